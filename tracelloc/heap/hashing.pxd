@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Hashing for tables with linear probing, and processor intrinsics."""
+"""Hashing for tables with linear probing, searching in ascending numbers, processor intrinsics."""
 
 from libc.stdint cimport uint64_t
 
@@ -23,3 +23,18 @@ cdef extern from *:
     uint64_t home_of(uint64_t key, uint64_t room) noexcept nogil
     int log2_of(uint64_t n) noexcept nogil  # rounded down; n must not be 0
     void prefetch(const void *where) noexcept nogil
+
+
+cdef inline Py_ssize_t first_above(
+    const void* numbers, Py_ssize_t count, Py_ssize_t step_bytes, uint64_t value
+) noexcept nogil:
+    """Returns the row of the first of ascending numbers, which are so far apart, above a value."""
+    cdef Py_ssize_t low = 0, half
+    while count > 0:
+        half = count >> 1
+        if (<const uint64_t*>(<const char*>numbers + (low + half) * step_bytes))[0] <= value:
+            low += half + 1
+            count -= half + 1
+        else:
+            count = half
+    return low

@@ -47,9 +47,7 @@ _LEAST_WORK: Final = 1 << 22
 _WORK_PER_BYTE: Final = 8
 
 
-@lru_cache(maxsize=16)
-def _encoding(version: int, offset_size: int, address_size: int) -> Encoding:
-    return Encoding(version, offset_size, address_size)
+_encoding: Final = lru_cache(maxsize=16)(Encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,33 @@ class DebugUnit:
 
     def data(self) -> bytes:
         """Returns the unit's bytes. Raises DwarfError if the unit is too large or truncated."""
-        return self.info.unit_data(self)
+        return self.info.kept.get(self.offset, self._read)
+
+    def _read(self) -> bytes:
+        section = self.info.info
+        if self.size > _LARGEST_UNIT_BYTES or section is None:
+            raise DwarfError(f"a unit of {self.size} bytes is too large")
+        data = section.read(self.offset, self.size)
+        if len(data) < self.size:
+            raise DwarfError("a unit is cut short")
+        return data
 
     @property
     def abbreviations(self) -> AbbreviationTable:
         """The unit's abbreviation table. Raises DwarfError if there is none."""
-        return self.info.abbreviations(self.abbrev_offset, self.encoding)
+        section, offset = self.info.abbrev, self.abbrev_offset
+        if section is None or offset >= section.size:
+            raise DwarfError("a unit has no abbreviations")
+        return self.info.tables.get(
+            (offset, self.encoding), lambda: AbbreviationTable(section, offset, self.info.budget)
+        )
 
     @cached_property
     def root(self) -> UnitRoot:
         """Attributes of the unit's first entry. Raises DwarfError, IndexError or struct.error."""
         try:
-            return self._read_root(self.info.unit_head(self))
+            assert self.info.info is not None
+            return self._read_root(self.info.info.read(self.offset, min(_HEAD_BYTES, self.size)))
         except IndexError:
             return self._read_root(self.data())
 
@@ -170,13 +183,13 @@ class DebugInfo:
         self.rnglists = found["rnglists"]
         self.str = found["str"]
         self.line_str = found["line_str"]
-        self._abbrev = found["abbrev"]
+        self.abbrev = found["abbrev"]
         self._str_offsets = found["str_offsets"]
         self._addr = found["addr"]
         total_bytes = sum(section.size for section in found.values() if section is not None)
         self.budget = Budget(_LEAST_WORK + _WORK_PER_BYTE * total_bytes)
-        self._tables: Recent[tuple[int, Encoding], AbbreviationTable] = Recent(_KEPT_TABLES)
-        self._data: Recent[int, bytes] = Recent(_KEPT_UNIT_BYTES, len)
+        self.tables: Recent[tuple[int, Encoding], AbbreviationTable] = Recent(_KEPT_TABLES)
+        self.kept: Recent[int, bytes] = Recent(_KEPT_UNIT_BYTES, len)  # Contents of units
         self.damaged: str | None = None  # The first problem found in the file, if any
         self.elsewhere: str | None = None  # What is in another file, and so missing
 
@@ -207,40 +220,11 @@ class DebugInfo:
                 break
         return units
 
-    @cached_property
-    def _unit_offsets(self) -> list[int]:
-        return [unit.offset for unit in self.units]
-
     def unit_at(self, offset: int) -> DebugUnit | None:
-        at = bisect_right(self._unit_offsets, offset) - 1
+        at = bisect_right(self.units, offset, key=lambda unit: unit.offset) - 1
         if at < 0 or offset >= self.units[at].offset + self.units[at].size:
             return None
         return self.units[at]
-
-    def unit_head(self, unit: DebugUnit) -> bytes:
-        """Returns the first bytes of a unit, with its header and mostly its first entry."""
-        assert self.info is not None
-        return self.info.read(unit.offset, min(_HEAD_BYTES, unit.size))
-
-    def unit_data(self, unit: DebugUnit) -> bytes:
-        """Returns all bytes of a unit, from a cache if possible."""
-        return self._data.get(unit.offset, lambda: self._read_unit(unit))
-
-    def _read_unit(self, unit: DebugUnit) -> bytes:
-        if unit.size > _LARGEST_UNIT_BYTES or self.info is None:
-            raise DwarfError(f"a unit of {unit.size} bytes is too large")
-        data = self.info.read(unit.offset, unit.size)
-        if len(data) < unit.size:
-            raise DwarfError("a unit is cut short")
-        return data
-
-    def abbreviations(self, offset: int, encoding: Encoding) -> AbbreviationTable:
-        section = self._abbrev
-        if section is None or offset >= section.size:
-            raise DwarfError("a unit has no abbreviations")
-        return self._tables.get(
-            (offset, encoding), lambda: AbbreviationTable(section, offset, self.budget)
-        )
 
     def indexed_address(self, index: int, base: int) -> int | None:
         """Returns the address with an index in .debug_addr; None if none. DWARF 5, 7.27."""

@@ -278,7 +278,7 @@ class InlineReader:
                 rows += [(low, high, len(inlined)) for low, high in ranges]
                 origin = found.get(abbrev.AT_ABSTRACT_ORIGIN)
                 file, line = (
-                    _number(found.get(at)) for at in (abbrev.AT_CALL_FILE, abbrev.AT_CALL_LINE)
+                    number_of(found.get(at)) for at in (abbrev.AT_CALL_FILE, abbrev.AT_CALL_LINE)
                 )
                 inlined.append(_Inlined(parent, origin, file, line))
         except DAMAGE as error:
@@ -339,6 +339,7 @@ class InlineReader:
         return symbol if plain is None else with_arguments(symbol, plain)
 
 
-def _number(value: tuple[int, Value] | None) -> int | None:
+def number_of(value: tuple[int, Value] | None) -> int | None:
+    """Returns the number that an attribute's value is, if it is one of 64 bits."""
     found = None if value is None else value[1]
     return found if isinstance(found, int) and 0 <= found < 1 << 64 else None

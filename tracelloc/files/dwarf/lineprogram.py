@@ -274,9 +274,13 @@ class LineIndex:
         return name, (row[1] or None) if name is not None else None
 
     def file_name(self, unit: DebugUnit, number: int) -> str | None:
-        """Returns the path of a file by its number in a unit's line program. Raises DAMAGE."""
-        program = self._program(unit)
-        return program.file_name(number, unit.root.comp_dir) if program is not None else None
+        """Returns the path of a file by its number in a unit's line program. Never raises."""
+        try:
+            program = self._program(unit)
+            return program.file_name(number, unit.root.comp_dir) if program is not None else None
+        except DAMAGE as error:
+            self._info.blame(reason_of(error))
+            return None
 
     def _rows_of(self, unit: DebugUnit) -> list[tuple[int, int]]:
         program = self._program(unit)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tracelloc.files.dwarf.forms import DAMAGE, reason_of
+from tracelloc.files.dwarf.forms import DAMAGE
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.files.dwarf.inlines import InlineReader
 from tracelloc.files.dwarf.lineprogram import Chain, LineIndex, SourceFrame
@@ -76,20 +76,13 @@ class DwarfDecoder:
             frames.append(SourceFrame(call.name, file, line, inlined=True))
             file = line = None
             if call.call_file is not None:
-                file, line = self._file_name(unit, call.call_file), call.call_line
+                file, line = self._lines.file_name(unit, call.call_file), call.call_line
         if frames:
             last = frames[-1]
             frames[-1] = SourceFrame(last.function, last.file, last.line, inlined=False)
         elif file is not None:
             frames.append(SourceFrame(None, file, line, inlined=False))
         return tuple(frames)
-
-    def _file_name(self, unit: DebugUnit, number: int) -> str | None:
-        try:
-            return self._lines.file_name(unit, number)
-        except DAMAGE as error:
-            self._info.blame(reason_of(error))
-            return None
 
 
 def _split_path(unit: DebugUnit) -> str | None:

@@ -10,7 +10,7 @@ from tracelloc.files.dwarf import abbrev, forms
 from tracelloc.files.dwarf.abbrev import attributes_of
 from tracelloc.files.dwarf.forms import DAMAGE, U64, Value, reason_of, uleb
 from tracelloc.files.dwarf.info import DebugInfo, DebugUnit
-from tracelloc.files.dwarf.inlines import Attributes, EntryWalker
+from tracelloc.files.dwarf.inlines import Attributes, EntryWalker, number_of
 
 _OP_ADDR: Final = 0x03
 _OP_ADDRX: Final = 0xA1
@@ -19,7 +19,7 @@ _MOST_VARIABLES: Final = 1 << 18
 _LONGEST_CHAIN: Final = 4  # Most references followed from a definition to its declaration
 
 SourcePlace = tuple[str | None, int | None]  # Source file and line; None if unknown
-FileNameOf = Callable[[DebugUnit, int], str | None]  # Path by number in a unit. May raise DAMAGE.
+FileNameOf = Callable[[DebugUnit, int], str | None]  # Path by number in a unit
 
 
 class VariableReader:
@@ -43,11 +43,7 @@ class VariableReader:
         if found is None:
             return None, None
         unit, file, line = found
-        try:
-            return self._file_name(unit, file), line or None
-        except DAMAGE as error:
-            self._info.blame(reason_of(error))
-            return None, None
+        return self._file_name(unit, file), line or None
 
     def _read_all(self, found: dict[int, tuple[DebugUnit, int, int]]) -> None:
         for unit in self._info.units:
@@ -80,13 +76,13 @@ class VariableReader:
         """Returns unit, file number and line of a variable: the definition's, or declaration's."""
         file = line = 0
         for _ in range(_LONGEST_CHAIN):
-            file = file or _number(attributes.get(abbrev.AT_DECL_FILE))
-            line = line or _number(attributes.get(abbrev.AT_DECL_LINE))
+            file = file or number_of(attributes.get(abbrev.AT_DECL_FILE)) or 0
+            line = line or number_of(attributes.get(abbrev.AT_DECL_LINE)) or 0
             names = abbrev.AT_SPECIFICATION, abbrev.AT_ABSTRACT_ORIGIN
             reference = next((attributes[name] for name in names if name in attributes), None)
             if (file and line) or reference is None:
                 break
-            offset, is_far = _number(reference), reference[0] == forms.REF_ADDR
+            offset, is_far = number_of(reference) or 0, reference[0] == forms.REF_ADDR
             origin = self._info.unit_at(offset) if is_far else unit
             at = offset - (origin.offset if is_far and origin is not None else 0)
             if origin is None or not origin.first_entry <= at < origin.size:
@@ -97,8 +93,3 @@ class VariableReader:
             self._info.budget.spend(8 + len(kind.attributes))
             attributes = attributes_of(data, at, kind, unit.encoding)
         return unit, file, line
-
-
-def _number(value: tuple[int, Value] | None) -> int:
-    found = None if value is None else value[1]
-    return found if isinstance(found, int) and 0 <= found < 1 << 64 else 0

@@ -10,6 +10,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
+from tracelloc.heap.hashing cimport first_above
+
 from mmap import PAGESIZE
 
 cdef extern from "<unistd.h>" nogil:
@@ -156,21 +158,14 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
     ``ranges``: start and end, by address. ``rows`` has room for one more than there are words.
     Returns the number of rows.
     """
-    cdef Py_ssize_t at, low, length, half, n = 0, count = ranges.shape[0]
+    cdef Py_ssize_t at, low, n = 0, count = ranges.shape[0]
     cdef uint64_t word, first = 0, span = 0
     cdef bint is_within = False
     with nogil:
         for at in range(words.shape[0]):
             word = words[at]
             if word - first >= span:  # not the gap or range of the word before
-                low, length = 0, count
-                while length > 0:
-                    half = length >> 1
-                    if ranges[low + half, 0] <= word:
-                        low += half + 1
-                        length -= half + 1
-                    else:
-                        length = half
+                low = first_above(&ranges[0, 0], count, 16, word)
                 is_within = low > 0 and word < ranges[low - 1, 1]
                 if is_within:
                     first = ranges[low - 1, 0]
@@ -259,18 +254,11 @@ cdef class PackedEntries:
 
     cdef inline uint64_t step(self, uint64_t code, Py_ssize_t row) noexcept nogil:
         """Returns the bytes from an entry to the next one."""
-        cdef Py_ssize_t low = 0, length = self.far_count, half
         code >>= 3
         if code != (31 if self.width == 1 else 8191):
             return code << self.unit_bits
-        while length > 0:
-            half = length >> 1
-            if self.far[low + half].row < row:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return self.far[low].step_bytes
+        row = first_above(self.far, self.far_count, sizeof(Far), <uint64_t>row) - 1
+        return self.far[row].step_bytes
 
     def unpack(self, Py_ssize_t row, uint64_t[::1] entries):
         """Fills in the entries from a row on, which is a multiple of 64."""
@@ -306,18 +294,12 @@ cdef class PackedEntries:
 
         If it is in the first or behind the last row, there are no such entries.
         """
-        cdef Py_ssize_t low = 0, length = (self.count + ROWS - 1) // ROWS, half
+        cdef Py_ssize_t low
         cdef uint64_t address, code
         if not self.count or wanted <= self.first or wanted > self.last:
             return 0 if wanted <= self.first else self.count
-        while length > 0:
-            half = length >> 1
-            if self.marks[low + half] < wanted:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        address, low = self.marks[low - 1], (low - 1) * ROWS
+        low = first_above(self.marks, (self.count + ROWS - 1) // ROWS, 8, wanted - 1) - 1
+        address, low = self.marks[low], low * ROWS
         code = self.code(low)
         found[0] = before[0] = address | code & FLAGS
         while low < self.count - 1 and found[0] < wanted:
@@ -405,15 +387,7 @@ cdef class ArenaTally:
 
     cdef Py_ssize_t run_at(self, uint64_t address) noexcept nogil:
         """Returns the index of the first run that ends behind an address."""
-        cdef Py_ssize_t low = 0, length = self.ends.shape[0], half
-        while length > 0:
-            half = length >> 1
-            if self.ends[low + half] <= address:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return low
+        return first_above(&self.ends[0], self.ends.shape[0], 8, address)
 
     cdef void end_free(self, uint64_t end, bint is_top) noexcept nogil:
         cdef uint64_t first

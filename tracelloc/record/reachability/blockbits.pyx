@@ -17,10 +17,12 @@ from libc.stdlib cimport calloc, free, realloc
 
 import numpy as np
 
+from tracelloc.heap.hashing cimport first_above
+from tracelloc.record.reachability.blockindex cimport prefetch
+
 from tracelloc.architecture import address_bits as native_bits
 
 cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
     int leading_zeros "__builtin_clzll"(uint64_t) noexcept nogil
 
 cdef enum:
@@ -158,15 +160,7 @@ cdef class BlockBits:
 
     cdef Py_ssize_t large_row(self, uint64_t address) noexcept nogil:
         """Returns the row of the last large block that begins up to an address; -1: none."""
-        cdef Py_ssize_t low = 0, length = self.large_count, half
-        while length > 0:
-            half = length >> 1
-            if self.large[low + half].start <= address:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return low - 1
+        return first_above(self.large, self.large_count, sizeof(LargeBlock), address) - 1
 
     cdef bint add_large(self, uint64_t start, uint64_t end) noexcept nogil:
         cdef Py_ssize_t at = self.large_count, row = self.large_row(start) + 1
@@ -468,19 +462,11 @@ cdef class BlockBits:
 
     cdef Py_ssize_t first_edge(self, uint32_t name) noexcept nogil:
         """Returns the row of the first edge from a block, or of one before it; -1: none."""
-        cdef Py_ssize_t low = 0, length = self.edge_count, half
         cdef Part* part
         if name >> 16 < MOST_PARTS:
             part = self.parts[name >> 16]
             return <Py_ssize_t>part.first_edges[name >> 6 & (WORDS - 1)] - 1 if part.first_edges else -1
-        while length > 0:
-            half = length >> 1
-            if self.edges[low + half] >> 32 < name:
-                low += half + 1
-                length -= half + 1
-            else:
-                length = half
-        return low
+        return first_above(self.edges, self.edge_count, 8, (<uint64_t>name << 32) - 1)
 
     def finish(self):
         """Follows the pointers between blocks, once all memory has been scanned."""

@@ -8,6 +8,8 @@ block in each 256 bytes.
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 
+from tracelloc.heap.hashing cimport first_above
+
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void*) noexcept nogil
 
@@ -112,15 +114,7 @@ cdef inline void prefetch_block(BlockIndex* index, uint64_t address) noexcept no
 
 cdef inline Py_ssize_t first_after(BlockIndex* index, uint64_t address) noexcept nogil:
     """Returns the first block that begins beyond an address."""
-    cdef Py_ssize_t low = 0, length = index.count, half
-    while length > 0:
-        half = length >> 1
-        if index.starts[low + half] <= address:
-            low += half + 1
-            length -= half + 1
-        else:
-            length = half
-    return low
+    return first_above(index.starts, index.count, 8, address)
 
 
 cdef inline void close_index(BlockIndex* index) noexcept nogil:

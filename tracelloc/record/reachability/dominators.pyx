@@ -15,8 +15,7 @@ successor before them leads to.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
+from tracelloc.record.reachability.blockindex cimport prefetch
 
 cdef enum:
     AHEAD = 8

@@ -9,8 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-cdef extern from *:
-    void prefetch "__builtin_prefetch"(const void*) noexcept nogil
+from tracelloc.record.reachability.blockindex cimport prefetch
 
 cdef enum:
     AHEAD = 8
@@ -92,6 +91,13 @@ def pointers_to(
             if n > sources.shape[0]:
                 break
     return n
+
+
+cdef inline bint resize(uint32_t** column, Py_ssize_t room) noexcept nogil:
+    cdef uint32_t* grown = <uint32_t*>realloc(column[0], room * 4)
+    if grown:
+        column[0] = grown
+    return grown != NULL
 
 
 cdef class Folds:
@@ -250,29 +256,16 @@ cdef class Folds:
     cdef bint widen(self) noexcept nogil:
         cdef Py_ssize_t room = 2 * self.room, number
         cdef uint64_t at, mask = 4 * room - 1
-        cdef uint32_t* grown
-        grown = <uint32_t*>realloc(self.parents, room * 4)
-        if not grown:
+        if not (resize(&self.parents, room) and resize(&self.kinds, room)
+                and resize(&self.steps, room) and resize(&self.table, mask + 1)):
             return False
-        self.parents = grown
-        grown = <uint32_t*>realloc(self.kinds, room * 4)
-        if not grown:
-            return False
-        self.kinds = grown
-        grown = <uint32_t*>realloc(self.steps, room * 4)
-        if not grown:
-            return False
-        self.steps = grown
-        grown = <uint32_t*>realloc(self.table, (mask + 1) * 4)
-        if not grown:
-            return False
-        self.table, self.table_mask, self.room = grown, mask, room
-        memset(grown, 0, (mask + 1) * 4)
+        self.table_mask, self.room = mask, room
+        memset(self.table, 0, (mask + 1) * 4)
         for number in range(1, self.count):
             at = self.place(self.parents[number], self.kinds[number])
-            while grown[at & mask]:
+            while self.table[at & mask]:
                 at += 1
-            grown[at & mask] = <uint32_t>number
+            self.table[at & mask] = <uint32_t>number
         return True
 
 

@@ -140,13 +140,9 @@ cdef class Links:
                         self.note(<uint64_t>root, target)
 
     cdef inline void link(self, uint32_t source, uint32_t target) noexcept nogil:
-        cdef void* grown = NULL
         if self.edge_count == self.edge_room:
-            grown = self.grow(self.edges, &self.edge_room)
-            if not grown:
-                self.left_out += 1
+            if not self.grow(<void**>&self.edges, &self.edge_room):
                 return
-            self.edges = <uint32_t*>grown
         self.edges[2 * self.edge_count] = source
         self.edges[2 * self.edge_count + 1] = target
         self.edge_count += 1
@@ -156,26 +152,22 @@ cdef class Links:
         return at >= 0 and word < self.growth.ends[at]
 
     cdef inline void note(self, uint64_t origin, uint64_t target) noexcept nogil:
-        cdef void* grown = NULL
         if self.root_count == self.root_room // 2:
-            grown = self.grow(self.words, &self.root_room)
-            if not grown:
-                self.left_out += 1
+            if not self.grow(<void**>&self.words, &self.root_room):
                 return
-            self.words = <uint64_t*>grown
         self.words[2 * self.root_count] = origin
         self.words[2 * self.root_count + 1] = target
         self.root_count += 1
 
-    cdef void* grow(self, void* held, Py_ssize_t* room) noexcept nogil:
-        """Makes room for more entries of 8 bytes; NULL if there is none."""
+    cdef bint grow(self, void** held, Py_ssize_t* room) noexcept nogil:
+        """Makes room for more entries of 8 bytes; false if there is none: one is left out."""
         cdef Py_ssize_t wider = min(max(LEAST_ROOM, room[0] + (room[0] >> 1)), self.most)
-        cdef void* grown = NULL
-        if wider > room[0]:
-            grown = realloc(held, wider * 8)
-            if grown:
-                room[0] = wider
-        return grown
+        cdef void* grown = realloc(held[0], wider * 8) if wider > room[0] else NULL
+        if grown:
+            held[0], room[0] = grown, wider
+        else:
+            self.left_out += 1
+        return grown != NULL
 
     def roots(self, uint64_t[::1] origins, uint64_t[::1] targets):
         """Fills in the pointers of ``root_count``: each root's number or address, and the block.

@@ -49,42 +49,36 @@ _PYTHON_WITHOUT_GIL: Final = replace(
     short_advice="tracelloc holders shows their blocks",
     counts_objects=False,
 )
+_DOTNET: Final = Runtime(
+    ".NET",
+    ".NET keeps its objects in a heap of its own",
+    "dotnet-gcdump collect -p PID shows them; native memory is traced",
+    "dotnet-gcdump collect -p PID",
+    "start it with DOTNET_PerfMapEnabled=1 in its environment",
+)
+_RUBY: Final = Runtime(
+    "Ruby",
+    "Ruby keeps small objects in pages of slots",
+    "ObjectSpace.trace_object_allocations shows them; larger strings and arrays are traced",
+    "ObjectSpace.trace_object_allocations",
+    moves=False,  # unless GC.compact is called
+)
+_ERLANG: Final = Runtime(
+    "Erlang",
+    "Erlang's allocators take memory in large carriers",
+    "start it with ERL_FLAGS='+Mea min': blocks then come from malloc; "
+    "recon_alloc:memory/1 shows the carriers",
+    "start it with ERL_FLAGS='+Mea min'",
+    "start it with ERL_FLAGS='+JPperf true'",
+)
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),
     (r"libart\.so", replace(_JVM, frames_option="")),
-    (
-        r"libcoreclr\.so",
-        Runtime(
-            ".NET",
-            ".NET keeps its objects in a heap of its own",
-            "dotnet-gcdump collect -p PID shows them; native memory is traced",
-            "dotnet-gcdump collect -p PID",
-            "start it with DOTNET_PerfMapEnabled=1 in its environment",
-        ),
-    ),
-    (
-        r"libruby(?:-?[\d.]+)?\.so[.\d]*|ruby[\d.]*",
-        Runtime(
-            "Ruby",
-            "Ruby keeps small objects in pages of slots",
-            "ObjectSpace.trace_object_allocations shows them; larger strings and arrays are traced",
-            "ObjectSpace.trace_object_allocations",
-            moves=False,  # unless GC.compact is called
-        ),
-    ),
+    (r"libcoreclr\.so", _DOTNET),
+    (r"libruby(?:-?[\d.]+)?\.so[.\d]*|ruby[\d.]*", _RUBY),
     (r"libnode\.so[.\d]*|node|nodejs", _NODE),
     (r"libphp[\d.]*\.so|php(?:-fpm|-cgi)?[\d.]*", _PHP),
-    (
-        r"beam(?:\.smp|\.debug\S*)?",
-        Runtime(
-            "Erlang",
-            "Erlang's allocators take memory in large carriers",
-            "start it with ERL_FLAGS='+Mea min': blocks then come from malloc; "
-            "recon_alloc:memory/1 shows the carriers",
-            "start it with ERL_FLAGS='+Mea min'",
-            "start it with ERL_FLAGS='+JPperf true'",
-        ),
-    ),
+    (r"beam(?:\.smp|\.debug\S*)?", _ERLANG),
     (r"libpython[\d.]+t\.so[.\d]*|python[\d.]+t", _PYTHON_WITHOUT_GIL),
     (r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*", _PYTHON),
 )

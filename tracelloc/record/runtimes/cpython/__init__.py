@@ -76,11 +76,9 @@ class CPythonSupport:
         )
 
     def find(self, space: AddressSpace) -> CPython | None:
-        """Finds CPython in a process's mapped files; None if it has none."""
         return find_cpython(space)
 
     def watch(self, process: Process, space: AddressSpace) -> PythonObjectWatch:
-        """Returns a watch of a traced Python program's objects."""
         return PythonObjectWatch(process, space)
 
     def counter(self, process: Process) -> PythonObjectCounter:

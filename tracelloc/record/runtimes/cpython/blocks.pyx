@@ -9,7 +9,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, 
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from tracelloc.heap.hashing cimport home_of
+from tracelloc.heap.hashing cimport first_above, home_of
 
 from tracelloc.architecture import address_bits
 
@@ -249,14 +249,7 @@ cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept 
 cdef inline Py_ssize_t piece_of(const uint64_t* starts, Py_ssize_t count,
                                 uint64_t value) noexcept nogil:
     """Returns the last piece that starts at or before a value; negative if there is none."""
-    cdef Py_ssize_t low = 0, high = count, middle
-    while low < high:
-        middle = (low + high) // 2
-        if starts[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
+    return first_above(starts, count, 8, value) - 1
 
 
 cdef inline int64_t target_of(const Memory* memory, Addresses pools,

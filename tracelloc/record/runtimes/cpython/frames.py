@@ -81,10 +81,10 @@ def thread_states(python: CPython) -> list[int]:
     """Returns the addresses of all threads' records (``PyThreadState``)."""
     found: list[int] = []
     at = python.layout.probes
-    thread = _word(python, _interpreter(python) + at["threads"])
+    thread = python.word(_interpreter(python) + at["threads"])
     while thread and len(found) < _MOST_THREADS:
         found.append(thread)
-        thread = _word(python, thread + at["next"])
+        thread = python.word(thread + at["next"])
     return found
 
 
@@ -93,9 +93,9 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
     found: list[RunningFrame] = []
     at = python.layout.probes
     for thread in thread_states(python):
-        frame = _word(python, thread + at["frame"])
+        frame = python.word(thread + at["frame"])
         if at["has_inner"]:
-            frame = _word(python, frame + at["inner"])
+            frame = python.word(frame + at["inner"])
         for _ in range(min(_MOST_FRAMES, _MOST_FRAMES_OF_ALL - len(found))):
             image = python.read(frame, _FRAME_BYTES)
             if len(image) < _FRAME_BYTES:
@@ -164,9 +164,4 @@ def is_collecting(python: CPython) -> bool | None:
 
 
 def _interpreter(python: CPython) -> int:
-    return _word(python, python.address + python.layout.interpreter)
-
-
-def _word(python: CPython, address: int) -> int:
-    image = python.read(address, 8)
-    return int.from_bytes(image, "little") if len(image) == 8 else 0
+    return python.word(python.address + python.layout.interpreter)

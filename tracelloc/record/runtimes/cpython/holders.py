@@ -127,8 +127,7 @@ class ObjectAddresses:
     def __init__(self, found: FoundObjects) -> None:
         self._types = np.concatenate([found.objects.type, found.large.type])
         self._names = found.names
-        at, addresses = found.objects.at, found.blocks.addresses
-        in_pool = addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(np.uint64)
+        in_pool = found.blocks.addresses_of(found.objects.at)
         self._addresses: U64 = np.concatenate([in_pool, found.large.addresses])
 
     def addresses_of_type(self, name: str) -> U64:

@@ -187,7 +187,7 @@ class HeapImage:
 
     def _words_before(self) -> I64:
         """Returns how many words precede the object in each piece; 0 for static types."""
-        known = self.found.types.column(lambda one: one.words_before).astype(np.int64)
+        known = self.found.types.column("words_before").astype(np.int64)
         static = self.piece_ends - self.piece_starts == np.uint64(_STATIC_TYPE_BYTES)
         return np.where(static, 0, known[np.maximum(self.piece_type, 0)])
 
@@ -195,19 +195,16 @@ class HeapImage:
         """Returns the used words of each block, if fewer than it has: the rest is stale."""
         found, known = self.found, self.found.types
         limits = np.zeros(len(self.kinds), np.uint16)
-        flags, base, item, before = (
-            known.column(figure).astype(np.int64)
-            for figure in (
-                lambda one: one.flags & _INLINE_VALUES,
-                lambda one: one.base_bytes,
-                lambda one: one.item_bytes,
-                lambda one: one.words_before,
-            )
-        )
+        figures = "base_bytes", "item_bytes", "words_before"
+        base, item, before = (known.column(figure).astype(np.int64) for figure in figures)
         # Other types with items, as the results of `os.stat`, have more than their size says.
         of, at = found.objects.type, found.objects.at
         is_int = known.with_flag(_INT)
-        sized = (flags == 0) & (base < 1024) & ((item == 0) | is_int | found.names.named("tuple"))
+        sized = (
+            ~known.with_flag(_INLINE_VALUES)
+            & (base < 1024)
+            & ((item == 0) | is_int | found.names.named("tuple"))
+        )
         counts = np.minimum(np.where(is_int[of], self._digits(at), self.words[at + 2]), _MOST_COUNT)
         used = before[of] + (base[of] + item[of] * counts.astype(np.int64) + 7) // 8
         limits[found.blocks.at[found.objects.block] >> 1] = np.where(sized[of], used, 0)
@@ -236,7 +233,7 @@ class HeapImage:
     def _pieces(self, frames: Sequence[RunningFrame]) -> _OtherMemory:
         found = self.found
         large = found.large
-        before = found.types.column(lambda one: one.words_before)[large.type] * np.uint64(8)
+        before = found.types.column("words_before")[large.type] * np.uint64(8)
         of = np.concatenate([found.objects.type, large.type]).astype(np.int64)
         small_heads = found.blocks.words[found.objects.at[:, None] + np.arange(8)]
         head = np.concatenate([small_heads, found.memory.read(large.addresses, 64)[0]])
@@ -287,10 +284,7 @@ class HeapImage:
         some = np.flatnonzero(with_table & (pointers != 0))
         some = some[found.blocks.locate(pointers[some]) < 0]
         at = found.objects.at[some]
-        addresses = found.blocks.addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(
-            np.uint64
-        )
-        fresh, was_read = found.memory.read(addresses, 64)
+        fresh, was_read = found.memory.read(found.blocks.addresses_of(at), 64)
         # The address must still hold the same kind of object.
         same = was_read & (fresh[:, 1] == head[some, 1]) & (fresh[:, 0] != 0)
         head[some[same]] = fresh[same]

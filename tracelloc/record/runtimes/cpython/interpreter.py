@@ -214,6 +214,11 @@ class CPython:
             return b""
         return into.tobytes()[:count]
 
+    def word(self, address: int) -> int:
+        """Reads the word at an address; 0 if it can't be read."""
+        image = self.read(address, 8)
+        return int.from_bytes(image, "little") if len(image) == 8 else 0
+
     def _find_version(self) -> tuple[int, int]:
         at = self._space.object(self._module, "Py_Version")
         if at is None:

@@ -108,7 +108,7 @@ class PathNames:
         self._image = image
         self._types = image.found.types
         self._names = image.found.names
-        self._python = python
+        self._python, self._word = python, python.word
         self._codes = FrameCodes(python)
         self._first_item = _FIRST_ITEM + (python.version >= _HASHED_TUPLES)
         self._first_value = int(python.version >= _HEADED_VALUES)
@@ -307,8 +307,7 @@ class PathNames:
         header = self._python.read(keys, 32)
         if len(header) < 32 or not 0 <= place < _MOST_KEYS:
             return None
-        key = self._python.read(keys + 32 + (1 << header[9]) + 16 * place, 8)
-        return self._python.codes.text(int.from_bytes(key, "little")) if len(key) == 8 else None
+        return self._python.codes.text(self._word(keys + 32 + (1 << header[9]) + 16 * place))
 
     def _shared_key(self, number: int, place: int) -> str | None:
         """Returns the name of an instance's attribute, given its index among the values."""
@@ -331,10 +330,9 @@ class PathNames:
             known = self._types.known[number]
             for key, value in self._names.entries(known.dictionary):
                 of = self._types.number_at(value)
-                if of is not None and self._names.name_of(of) == "member_descriptor":
-                    member = self._python.read(int(self._word(value + 40)), 24)
-                    if len(member) == 24 and int.from_bytes(member[16:], "little") == offset:
-                        return self._python.codes.text(key)
+                is_member = of is not None and self._names.name_of(of) == "member_descriptor"
+                if is_member and self._word(self._word(value + 40) + 16) == offset:
+                    return self._python.codes.text(key)
             found = self._types.number_of_type(known.base)
             if found is None:
                 return None
@@ -361,7 +359,3 @@ class PathNames:
 
     def _type_word(self, number: int, offset: int) -> int:
         return self._word(self._types.address(number) + offset)
-
-    def _word(self, address: int) -> int:
-        image = self._python.read(address, 8)
-        return int.from_bytes(image, "little") if len(image) == 8 else 0

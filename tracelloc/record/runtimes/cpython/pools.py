@@ -51,6 +51,10 @@ class PoolBlocks:
         found = np.empty(len(pointers), np.uint64)
         return found[: seen.fresh(pointers, self.every, found)]
 
+    def addresses_of(self, at: I64) -> U64:
+        """Returns the address of each index in ``words``."""
+        return self.addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(np.uint64)
+
     def locate(self, addresses: U64) -> I64:
         """Returns the index of each address in ``words``; -1 if it is not in a pool."""
         at = np.empty(len(addresses), np.int64)

@@ -7,7 +7,6 @@ a type's own type, or that one's, is ``type``, the only object that is of its ow
 Include/cpython/object.h, Include/object.h.
 """
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ _PREHEADER: Final = 1 << 3 | 1 << 4  # Py_TPFLAGS_MANAGED_WEAKREF (3.12 on), …
 _READY: Final = 1 << 12
 HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created at run time
 _HAVE_GC: Final = 1 << 14
-_DICT: Final = 1 << 29  # Py_TPFLAGS_DICT_SUBCLASS
 _TYPE_SUBCLASS: Final = 1 << 31
 _FROZEN_DICT_BYTES: Final = 56
 _MOST_METATYPES: Final = 4
@@ -82,18 +80,19 @@ class Types:
             )
         rows = np.empty(len(blocks.at), np.int64)
         at, types = np.empty_like(rows), np.empty(len(rows), np.int32)
-        before = self.column(lambda known: known.words_before).astype(np.int8)
+        before = self.column("words_before").astype(np.int8)
         count = find_objects(
             blocks.words, blocks.at, blocks.size_bytes, self.numbers, before, rows, at, types
         )
         return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
 
-    def column(self, figure: Callable[[TypeObject], int]) -> U64:
-        return np.array([figure(known) for known in self.known], np.uint64)
+    def column(self, figure: str) -> U64:
+        """Returns a field of all types, by number."""
+        return np.array([getattr(known, figure) for known in self.known], np.uint64)
 
     def with_flag(self, flag: int) -> Mask:
         """Returns a mask of the types that have a flag (``Py_TPFLAGS_…``), by number."""
-        flagged: Mask = (self.column(lambda known: known.flags) & np.uint64(flag)) != 0
+        flagged: Mask = (self.column("flags") & np.uint64(flag)) != 0
         return flagged
 
     def number(self, addresses: U64) -> I64:
@@ -147,7 +146,7 @@ class Types:
         if image.flags & HEAP_TYPE or image.base_bytes != _FROZEN_DICT_BYTES:
             return image
         is_frozen = self.memory.text(image.name) == "frozendict"
-        return image._replace(flags=image.flags | _DICT) if is_frozen else image
+        return image._replace(flags=image.flags | DICT) if is_frozen else image
 
     def _is_type(self, image: TypeObject, images: dict[int, TypeObject]) -> bool:
         """Whether an object is a type: its type, or that one's (…), is ``type``."""
@@ -242,14 +241,8 @@ def own_bytes(types: Types, are_uncounted: Mask, of: I64, words: U64) -> U64:
     """
     is_counted = (words[:, _COUNT] < MOST_ITEMS) & ~are_uncounted[of]
     items = np.where(is_counted, words[:, _COUNT], np.uint64(0))
-    before, base, each = (
-        types.column(figure)[of]
-        for figure in (
-            lambda known: known.words_before,
-            lambda known: known.base_bytes,
-            lambda known: known.item_bytes,
-        )
-    )
+    figures = "words_before", "base_bytes", "item_bytes"
+    before, base, each = (types.column(figure)[of] for figure in figures)
     return _WORD * before + base + each * items
 
 
