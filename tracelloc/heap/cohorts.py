@@ -135,10 +135,7 @@ class Population:
         return self._with(lambda column: column[rows])
 
     def sums(self, rows: Stacks, starts: Stacks) -> Population:
-        """Adds sites up: one sum per stretch of ``rows``; the n-th stretch begins at ``starts[n]``.
-
-        The sum of floors is a lower bound of the sum's floor.
-        """
+        """Adds sites up: stretch n of ``rows`` begins at ``starts[n]``. Floors are bounds."""
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:

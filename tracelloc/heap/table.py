@@ -240,9 +240,7 @@ class LiveTable:
 
     @property
     def unordered_count(self) -> int:
-        """Number of freed blocks that may have been temporary, as the order of their events is
-        unknown (the ring was full); in parts of blocks if blocks are sampled.
-        """
+        """Freed blocks, or parts of samples, that may be temporary: their order is unknown."""
         return self._core.unordered
 
     @property
@@ -300,8 +298,5 @@ class LiveTable:
         return ThreadTotals(*rows.T)
 
     def flows(self) -> dict[tuple[int, int], BlockSum]:
-        """Returns blocks that passed between threads, by rows of (allocating, freeing) thread.
-
-        If they are sampled, counts are in ``COUNT_PARTS``.
-        """
+        """Blocks (in ``COUNT_PARTS``) by rows of (allocating, freeing) thread."""
         return {(maker, ender): BlockSum(*sums) for maker, ender, *sums in self._core.flow_rows()}

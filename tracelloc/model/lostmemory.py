@@ -9,10 +9,7 @@ from tracelloc.model.blocks import BlockSum
 
 
 class Shape(Enum):
-    """How the blocks of a lost structure point to each other.
-
-    Nodes are the structure's first block and all blocks of its size and class.
-    """
+    """How nodes point to each other: a lost structure's blocks like its first one."""
 
     BLOCK = "block"  # One node
     LIST = "list"

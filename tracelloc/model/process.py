@@ -158,10 +158,7 @@ MOST_BETWEEN: Final = 64  # Largest number of other allocations that a policy al
 
 @dataclass(frozen=True, slots=True)
 class TemporaryPolicy:
-    """Which allocations are temporary: freed soon after by the allocating thread.
-
-    Code with many of them could often avoid them, or reuse one block.
-    """
+    """Which allocations are temporary: freed soon after, by the same thread."""
 
     between: int = 1  # Most other allocations of the thread between allocation and free
     # If given, it counts instead of `between`: longest lifetime of a temporary block, by the

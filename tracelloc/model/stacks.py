@@ -111,10 +111,7 @@ class CallStacks:
         return ended
 
     def pass_through(self, edges: U64) -> Mask:
-        """Returns a mask of the stacks with a frame in some memory, by index.
-
-        ``edges``: where ranges of memory begin and end, ascending.
-        """
+        """Returns a mask of stacks with a frame in ranges that begin and end at ``edges``."""
         starts, depths = self._starts[: self._count], self._depths[: self._count]
         is_inside = np.searchsorted(edges, self._frames[: self._used], side="right") & 1
         before = np.concatenate([[0], np.cumsum(is_inside)])

@@ -199,10 +199,7 @@ class Findings:
         return codes
 
     def verdict(self, stack: int) -> Verdict:
-        """Returns the verdict on one stack; ``DECIDING`` for stacks newer than the findings.
-
-        A stack that is part of a split leak is leaking.
-        """
+        """Returns the verdict on a stack, or its split leak; ``DECIDING`` for newer stacks."""
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             return suspect.judgement.verdict

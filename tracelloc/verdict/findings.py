@@ -90,10 +90,7 @@ def are_suspects(sites: Sites) -> Mask:
 def list_suspects(
     sites: Sites, groups: list[Group], retracted: I64, moment: JudgingBasis, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
-    """Lists all leaking sites, then all growing ones; by rate, weighted by confidence.
-
-    Returns the first ``most`` suspects, and the number of further ones.
-    """
+    """Returns the ``most`` urgent suspects: leaking sites first, by rate; and how many more."""
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
     rows = np.setdiff1d(np.flatnonzero(are_suspects(sites)), grouped)
@@ -146,9 +143,7 @@ class VerdictHistory:
             setattr(self, name, np.append(column, empty))
 
     def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
-        """Turns a first-time leak into "growing", and keeps a reported leak leaking over a lapse
-        while it goes on growing.
-        """
+        """Turns new leaks into "growing"; keeps reported ones over a lapse while they grow."""
         looks = sites.code == _LEAKING
         since = self._looks_since_ns[numbers]
         since[~looks] = 0

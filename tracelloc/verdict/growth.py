@@ -269,10 +269,7 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
 
 
 def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
-    """Returns when each site began to leak, in seconds since tracing began.
-
-    ``start_s``, ``end_s``: the window in which the leak was found.
-    """
+    """Returns when sites began to leak, seconds since the start, given the window of the leak."""
     edges = np.minimum(population.edges_s, end_s[:, None])
     until = CumulativeCurve(population.edges_s, population.alive).at(edges)
     first = np.searchsorted(population.edges_s, start_s + 1e-9, side="right") - 1

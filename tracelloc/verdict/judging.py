@@ -109,10 +109,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
 
 
 def _containers(population: Population, alive: F64, born: F64) -> Iterator[tuple[int, float]]:
-    """Yields sites of few blocks that keep growing, such as one block that is reallocated.
-
-    Yields the row of each, and the bytes per minute by which its contents grow.
-    """
+    """Yields (row, bytes per minute) of sites of few blocks that grow, as one reallocated block."""
     live_bytes = population.alive_bytes.sum(axis=1)
     is_one = (alive <= P.floor_few_blocks) & (born - alive >= 2)
     is_one &= live_bytes >= P.container_least_rise_bytes

@@ -70,10 +70,7 @@ class Gaps:
 
 
 def common_share(alive: F64, born: F64) -> F64:
-    """Returns per site the lower quartile (by births) of the share of blocks other sites keep.
-
-    0 if no other site is busy.
-    """
+    """Returns the lower quartile (by births) of the shares that others keep; 0 if none is busy."""
     share_of = np.zeros(len(born))
     busy = np.flatnonzero(born >= P.loss_least_births)
     if len(busy) == 0:

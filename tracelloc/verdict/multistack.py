@@ -201,9 +201,7 @@ class _Sums:
         look: JudgedStacks,
         frame_of: Callable[[CallStacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
-        """Finds the suspects among groups. ``alike``: see ``choose``; ``sizes``: number of
-        stacks that share each group's frames.
-        """
+        """Finds suspects among groups; ``sizes``: of stacks that share each one's frames."""
         if not len(groups):
             return []
         judged, retracted = yield from self._judge(groups, look)

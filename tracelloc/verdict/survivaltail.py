@@ -35,10 +35,7 @@ class Tail:
 
 
 def ages_reached(population: Population) -> F64:
-    """Returns how many live blocks have reached each lifetime class: a row per site.
-
-    Assumes that births are evenly distributed over their slice.
-    """
+    """Returns how many live blocks have reached each class, as if births were even in a slice."""
     starts, ends = population.edges_s[:-1], population.edges_s[1:]
     born_by = population.now_s - LIFETIME_EDGES_S
     share = (born_by[None, :] - starts[:, None]) / (ends - starts)[:, None]

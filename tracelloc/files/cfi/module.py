@@ -172,10 +172,7 @@ class Cfi:
         return part is not None and part.start == address
 
     def _sampled_share(self) -> float:
-        """Approximate share of the code with call-frame information, 0 to 1.
-
-        1.0 for code that is only the few functions that every linker adds.
-        """
+        """Approximate share of the code that is described, 0 to 1; 1 for what every linker adds."""
         text = self._elf.section_header(".text")
         if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= MASK - text.address:
             return 1.0

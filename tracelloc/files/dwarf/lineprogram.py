@@ -45,10 +45,7 @@ _LOOK_BACK: Final = 4  # Number of sequences before an address that are checked:
 
 @lru_cache(maxsize=16)
 def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[bytes]:
-    """Returns a pattern that matches instructions up to one that starts or ends a sequence.
-
-    A match also ends before unusual instructions.
-    """
+    """Returns a pattern of plain instructions, up to one that starts or ends a sequence."""
 
     def one_of(codes: list[int]) -> bytes:
         return b"[" + b"".join(b"\\x%02x" % code for code in codes) + b"]"
@@ -133,10 +130,7 @@ class LineProgram:
 
 
 def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
-    """Returns (start address, begin and end in the header's data) of each sequence.
-
-    Omits sequences of code that the linker has discarded, and a last one without end.
-    """
+    """Returns (address, begin and end in the data) of each whole sequence of code that is there."""
     data = header.data
     match = _plain_instructions(header.opcode_base, header.operand_counts).match
     found = []

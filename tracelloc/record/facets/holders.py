@@ -90,10 +90,7 @@ class HoldersFacet(Facet[SuspectHolders]):
             self._asked.unreachable.kept_stacks = self._kept
 
     def _old_blocks(self, groups: list[list[int]], born_by_ns: int) -> list[U64]:
-        """Returns addresses of old blocks of each group of stacks, some if there are too many.
-
-        Blocks have random slots in the table, so the first ones are a fair sample.
-        """
+        """Returns addresses of old blocks of each group: a fair sample, if there are many."""
         parts: list[list[U64]] = [[] for _ in groups]
         counts = [0] * len(groups)
         for some in self.process.old_blocks(born_by_ns):
@@ -107,10 +104,7 @@ class HoldersFacet(Facet[SuspectHolders]):
 
 
 def _has_keeper(found: BlockHolders) -> bool:
-    """Whether one variable keeps nearly all blocks that anything points to, in the same way.
-
-    Stale memory contents lead to blocks on many different ways.
-    """
+    """Whether a variable keeps nearly all that is pointed to, in one way, unlike stale memory."""
     if not found.keepers or found.keepers[0].root.kind in _UNSURE_ROOTS:
         return False
     root, reached = found.keepers[0].root, found.blocks.count - found.unreached.count

@@ -68,10 +68,7 @@ class NativeGrowths:
         )
 
     def grown_with(self, suspects: Sequence[TypeSuspect], heap: Heap) -> dict[str, NativeGrowth]:
-        """Returns native growth by the name of the type whose objects it follows best.
-
-        Call this with the session's lock held.
-        """
+        """Returns native growth by the type that it follows best. Needs the session's lock."""
         points = list(self._points)
         if len(points) < _LEAST_POINTS or not suspects:
             return {}

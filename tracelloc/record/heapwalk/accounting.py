@@ -76,10 +76,7 @@ class _PartSums:
 def account_for(
     memory: RemoteMemory, arenas: Sequence[ArenaUsage], resident: AddressRuns
 ) -> MemoryAccount:
-    """Accounts for the resident memory of a process.
-
-    ``arenas``: the walked heap, empty if it can't be walked; ``resident``: resident parts of it.
-    """
+    """Accounts for resident memory, given the walked heap, and which parts of it are resident."""
     mappings = list(read_mapping_usages(memory.process))
     edges = np.array([(m.start, m.end) for m in mappings], np.uint64).reshape(-1, 2)
     in_heap = resident.bytes_of(edges[:, 0], edges[:, 1]).tolist()

@@ -57,10 +57,7 @@ class BlockPages:
         pages: I64 | None = None,
         sizes: U64 | None = None,
     ) -> Followed:
-        """Follows lists of free blocks, which get a state.
-
-        ``pages``, ``sizes``: of the blocks of each list, if all its blocks have the same.
-        """
+        """Follows lists of free blocks, all of which may have the same ``pages`` or ``sizes``."""
         if not len(self.starts):
             return Followed(np.zeros(len(heads), np.int64), heads, heads == 0)
         parts, room = [np.empty(0, np.uint64)], np.empty(_MOST_BLOCKS, np.uint64)

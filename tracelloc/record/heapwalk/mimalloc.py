@@ -86,10 +86,7 @@ class _Pages(BlockPages):
         )  # fmt: skip
 
     def fit(self, begins: U64, rooms: U64, *, is_full: bool = False) -> Mask:
-        """Returns a mask of the pages that have blocks, in their own memory.
-
-        ``is_full``: a page has room for as many blocks as fit.
-        """
+        """Returns a mask of pages with blocks in their memory; ``is_full``: as many as fit."""
         before, sizes = self.starts - begins, np.maximum(self.sizes, _LEAST_BLOCK)
         fits: Mask = (before < rooms) & (sizes == self.sizes) & (self.counts > 0)
         if is_full:

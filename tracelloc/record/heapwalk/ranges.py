@@ -59,10 +59,7 @@ class BlockRanges:
 
     @classmethod
     def some_in_use(cls, heap: WalkedHeap, *, forget: bool = False) -> Iterator[BlockRanges]:
-        """Yields all blocks of a heap that are in use, some at a time, by address.
-
-        ``forget``: the heap keeps only where it had blocks.
-        """
+        """Yields all blocks in use, some at a time; ``forget``: the heap drops them."""
         for arena, part in sorted(heap.parts(), key=lambda row: row[1].span):
             for entries in part.some():
                 yield cls._of(entries, user_offset(arena))

@@ -161,10 +161,7 @@ def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
 
 
 def _walked(reader: PieceReader, arena: Arena, spans: _Spans, heads: U64, central: U64) -> U64:
-    """Follows all lists of free blocks, and returns all entries.
-
-    ``heads``, ``central``: words of threads' caches, and of the central lists, by class.
-    """
+    """Follows all lists of free blocks (words of caches, of central lists); returns all entries."""
     sizes = np.median(_sizes(heads), axis=0).astype(np.uint64)
     class_bytes = np.where(spans.classes == 0, spans.size_bytes, sizes[spans.classes % _CLASSES])
     used = np.flatnonzero((spans.places == 0) & (class_bytes > 0))
@@ -223,10 +220,7 @@ def _rest(spans: _Spans, pages: BlockPages, used: I64, is_sound: Mask) -> U64:
 def _caches(
     reader: PieceReader, regions: list[Region], spans: _Spans, words: U64
 ) -> dict[int, U64]:
-    """Returns the words of all threads' caches, by address: the library's variables lead to one.
-
-    A cache has the size of each class: they ascend.
-    """
+    """Returns the words of threads' caches, by address. Each has all sizes, which ascend."""
     edges = [(r.start, r.end) for r in regions if r.is_anonymous or r.path == "[heap]"]
     inside = np.array(edges, np.uint64).reshape(-1)
     blocks = np.stack([spans.starts, spans.starts + spans.size_bytes], axis=1).reshape(-1)

@@ -150,10 +150,7 @@ _SMALL: Final = 1 << 19  # Bytes: smaller blocks have a kind for each multiple o
 
 @dataclass(slots=True)
 class BlockGraph:
-    """Blocks by address, then roots, then the *top*, which leads to all roots; all are nodes.
-
-    Node n leads to ``targets[begins[n]:begins[n + 1]]``.
-    """
+    """Blocks by address, roots, then the *top*. Node n leads to ``targets[begins[n]:…[n + 1]]``."""
 
     blocks: PackedBlocks
     roots: list[HeapRoot]

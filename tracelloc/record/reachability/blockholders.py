@@ -296,9 +296,7 @@ def _keepers(owned: Ownership, paths: BlockPaths, wanted: U32) -> tuple[Keeper, 
 def _paths(
     owned: Ownership, paths: BlockPaths, wanted: U32, most: int
 ) -> tuple[tuple[HolderPath, ...], int]:
-    """Returns paths that hold blocks, and how many are left out. Pointers from blocks that the
-    held ones retain themselves do not count.
-    """
+    """Returns paths that hold blocks, but for those through themselves, and how many more."""
     sources, held = owned.pointers_to(wanted)
     folds = paths.behind(sources, owned.kinds[held])
     counts = np.bincount(folds, minlength=1)

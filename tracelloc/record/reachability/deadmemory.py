@@ -74,10 +74,7 @@ def ended_stacks(reader: PieceReader, regions: list[Region]) -> Iterator[_Range]
 
 
 def _variables(reader: PieceReader, regions: list[Region]) -> Iterator[tuple[int, U64, bool]]:
-    """Yields the data of C libraries: (address, words, whether it is of the loader).
-
-    In a static program, it may be anywhere.
-    """
+    """Yields (address, words, whether it may be the loader's) of C libraries' data."""
     is_static = not any(r.inode and _LOADER.match(base_name(r.path)) for r in regions)
     name = ""
     for region in variables_of(regions):

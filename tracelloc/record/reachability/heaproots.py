@@ -59,10 +59,7 @@ def rank_of(root: HeapRoot) -> int:
 
 
 def is_borrower(root: HeapRoot) -> bool:
-    """Whether a root counts as a holder only of blocks to which no better root leads.
-
-    Most other pointers from such a root are stale, or others hold the block.
-    """
+    """Whether it counts only for blocks to which no better root leads: others are mostly stale."""
     return rank_of(root) >= _STALE_RANK
 
 
@@ -170,10 +167,7 @@ def mapping_root(region: Region) -> HeapRoot:
 
 
 def is_data(region: Region, before: Region | None, *, after_data: bool) -> bool:
-    """Whether a mapping may hold a module's variables, so that each is a root.
-
-    ``after_data``: whether ``before``, the preceding mapping, may hold some.
-    """
+    """Whether a mapping may hold a module's variables; ``after_data``: ``before`` may."""
     if region.inode:
         return "p" in region.rights and not region.path.startswith(("/dev/", "/memfd:", "/SYSV"))
     # Behind a file's data are its variables that are 0 at first.

@@ -170,10 +170,7 @@ def _numbered(values: U64) -> U32:
 
 
 def _shapes(nodes: U32, between: U32, most: U32, is_cyclic: Mask) -> npt.NDArray[np.uint8]:
-    """Returns the index of each structure's shape.
-
-    ``between``: pointers between nodes; ``most``: most pointers of one node.
-    """
+    """Returns shapes' indexes, by nodes, pointers ``between`` them, and the ``most`` of one."""
     edges = nodes.astype(np.int64) - 1
     return np.select(
         [

@@ -100,10 +100,7 @@ class Ownership:
         return found
 
     def inherited(self, values: Sums) -> Sums:
-        """Returns, for each number, the sum of the values of all numbers that it dominates.
-
-        It takes the place of the values.
-        """
+        """Replaces values by the sums over all that each number dominates."""
         sum_up(self.dominator, values)
         return values
 

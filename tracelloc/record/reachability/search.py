@@ -78,10 +78,7 @@ class MemoryScanner:
         self.marks.scan(np.ascontiguousarray(words), _ANYWHERE)
 
     def scan_all(self, kinds: MemoryKinds, log: WordLog | None = None) -> bool:
-        """Scans all resident memory that is not dead. Returns False if ``may_go_on`` did.
-
-        ``log``: words of memory that was read before, which is not read again.
-        """
+        """Scans memory that is not dead, or its words in ``log``. False if ``may_go_on`` did."""
         areas = list(searched_areas(self._memory.process.maps_text()))
         runs: dict[bool, list[tuple[int, int]]] = {False: [], True: []}
         for number, first, last in self._memory.resident_runs(
@@ -133,10 +130,7 @@ MOST_EDGES: Final = 1 << 26  # Most pointers between blocks that are stored: 512
 
 
 class PointerSearch:
-    """One search of a process's memory for pointers to some of its blocks.
-
-    All other blocks are roots.
-    """
+    """One search of memory for pointers to some blocks; all others are roots."""
 
     def __init__(
         self,

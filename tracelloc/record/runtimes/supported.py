@@ -42,10 +42,7 @@ def watch_objects(process: Process, space: AddressSpace) -> list[PythonObjectWat
 
 
 def object_counter(process: Process) -> PythonObjectCounter:
-    """Returns a counter of a process's objects, for its runtime, or else for the first one.
-
-    Raises TargetError, PrivilegeError.
-    """
+    """Returns a counter of the objects of its runtime. Raises TargetError, PrivilegeError."""
     counters = [runtime.counter(process) for runtime in SUPPORTED]
     chosen = next((each for each in counters if each.has_runtime()), counters[0])
     for each in counters:

@@ -340,10 +340,7 @@ class PathNames:
         return None
 
     def _frame_local(self, walk: _Walk, word: int, begin: int, before: str) -> str:
-        """Returns the name of a variable in a generator, coroutine or frame object.
-
-        ``before``: text that separates the name from the path.
-        """
+        """Returns ``before``, and the name of a variable in a generator, coroutine or frame."""
         words, size = self._image.words, self._image.references.size(begin)
         code_at = self._python.layout.probes["code"] // 8
         first = self._python.layout.locals // 8
