@@ -18,23 +18,26 @@ cdef extern from *:
         __builtin_prefetch(p, 1);
         __asm__ volatile("" : : "r"(p));
     }
+    /* Returns the row of the first of ascending numbers, which are so far apart, above a value. */
+    static inline __attribute__((always_inline)) Py_ssize_t first_above(
+        const void *numbers, Py_ssize_t count, Py_ssize_t step_bytes, uint64_t value
+    ) {
+        Py_ssize_t low = 0;
+        while (count > 0) {
+            Py_ssize_t half = count >> 1;
+            if (*(const uint64_t *)((const char *)numbers + (low + half) * step_bytes) <= value) {
+                low += half + 1;
+                count -= half + 1;
+            } else
+                count = half;
+        }
+        return low;
+    }
     #define log2_of(n) (63 - __builtin_clzll(n))
     """
+    Py_ssize_t first_above(
+        const void* numbers, Py_ssize_t count, Py_ssize_t step_bytes, uint64_t value
+    ) noexcept nogil
     uint64_t home_of(uint64_t key, uint64_t room) noexcept nogil
     int log2_of(uint64_t n) noexcept nogil  # rounded down; n must not be 0
     void prefetch(const void *where) noexcept nogil
-
-
-cdef inline Py_ssize_t first_above(
-    const void* numbers, Py_ssize_t count, Py_ssize_t step_bytes, uint64_t value
-) noexcept nogil:
-    """Returns the row of the first of ascending numbers, which are so far apart, above a value."""
-    cdef Py_ssize_t low = 0, half
-    while count > 0:
-        half = count >> 1
-        if (<const uint64_t*>(<const char*>numbers + (low + half) * step_bytes))[0] <= value:
-            low += half + 1
-            count -= half + 1
-        else:
-            count = half
-    return low
