@@ -185,10 +185,7 @@ class Census:
     def totals_of_groups(
         self, order: Stacks, starts: Stacks, ends: Stacks
     ) -> Generator[None, None, Population]:
-        """Adds stacks up into sites: site n is the stacks ``order[starts[n]:ends[n]]``.
-
-        Yields after each table, so that other work can run. Stretches may overlap.
-        """
+        """Adds up stacks ``order[starts[n]:ends[n]]`` as site n; yields after each table."""
         summed = []
         for name in _TABLES:
             table = getattr(self, name)

@@ -23,12 +23,8 @@ _LAST: Final = 0b1111  # Mask of the searches that count
 # Number of searches, by their mask.
 _COUNT_IN: Final = np.array([bits.bit_count() for bits in range(_LAST + 1)])
 _LEAST: Final = 2  # Searches that must have found no pointer
-# Blocks of a stack that were freed after they had counted as lost: from then on, the stack's are
-# not believed to be lost.
-_REFUTED_LEAST: Final = 3
-# Share of a stack's blocks that counted as lost which those must be: a busy program may move a
-# pointer past two searches now and then.
-_REFUTED_SHARE: Final = 0.1
+_REFUTED_LEAST: Final = 3  # Freed after they counted as lost: then the stack's are not believed
+_REFUTED_SHARE: Final = 0.1  # Of those that counted as lost: a moving pointer is missed at times
 NO_OBJECTS: Final[Mapping[int, int]] = MappingProxyType({})
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -165,9 +161,7 @@ class UnreachableBlocks:
     moves: bool = False  # Whether the collector moves objects that point to blocks
     kept_stacks: frozenset[int] = frozenset()  # Stacks of which a root keeps what is not lost
     last: SearchResult = _NO_SEARCH
-    # What is computed once per search, as it takes a while for very many blocks: see `last_counts`
-    # and `table`, whose edges come first.
-    _counts: I64 | None = None
+    _counts: I64 | None = None  # Computed once per search: see `last_counts`, and `table`
     _table: tuple[I64, UnreachableTable] | None = None
 
     def comparison(self) -> SearchComparison:

@@ -288,9 +288,7 @@ class HolderPath:
     """How some blocks are held: the path from a root to the pointers to these blocks."""
 
     root: HeapRoot
-    # Steps from the root on. The last step is the held blocks themselves, and all blocks of their
-    # kind that lead to them.
-    steps: tuple[PathStep, ...]
+    steps: tuple[PathStep, ...]  # From the root on; the last: the held blocks and their like
     blocks: BlockSum  # The blocks that this path holds; other paths may hold them as well
     example: int  # Address of one of `blocks`
     retained: BlockSum  # All blocks to which every path leads through the root
@@ -332,9 +330,7 @@ class BlockHolders:
     unreached: BlockSum  # The part of `blocks` to which no path leads
     retained: BlockSum  # Blocks to which all paths lead through any of `blocks`, these included
     paths: tuple[HolderPath, ...]  # Most blocks first; several may hold a block
-    # The root, and the last block on the way, through which all paths to most of `blocks` lead.
-    # Empty if there is none: several roots share the blocks.
-    keepers: tuple[Keeper, ...]
+    keepers: tuple[Keeper, ...]  # The last root, and block, that keep most; none if several share
     more_paths: int = 0  # Number of further paths, not in `paths`
     is_sample: bool = False  # Whether only some were asked about: `paths` count theirs
 

@@ -12,13 +12,9 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 
 EVENT_SIZE_BITS: Final = 56
-
 EVENT_SIZE_MASK: Final = (1 << EVENT_SIZE_BITS) - 1
-
 EVENT_KIND_MASK: Final = 0xF
-
 EVENT_PARITY_BIT: Final = 60
-
 EVENT_LAP_BIT: Final = 61
 
 # `struct event`.
@@ -109,9 +105,7 @@ class EventBatch:
     pairs: npt.NDArray[Any]  # Sums (PAIR_DTYPE) of allocated and freed blocks not in `events`
     ring_share: float  # Used share of the ring, 0 to 1
     overflowed: bool  # The ring was full: the order of events of different addresses is unknown
-    # The memory image of all events, if they have one; the events are then in the order of time,
-    # without forks and late allocations. None: unknown.
-    image: int | None = None
+    image: int | None = None  # Of all events: then in order, without forks; None: unknown
 
     def __bool__(self) -> bool:
         """Whether the batch has events, so that there may be more."""
@@ -126,9 +120,7 @@ class Miss:
     generation: int
     image: int  # The memory image that the addresses belong to
     missing: int  # The code address for which the probes had no unwind row
-    # By `enum miss_register`, as in `Architecture.miss_registers`: the program counter, the stack
-    # pointer, the frame pointer, others that calls preserve.
-    registers: tuple[int, ...]
+    registers: tuple[int, ...]  # As `Architecture.miss_registers`: PC, SP, FP, others preserved
     stack_address: int
     stack: bytes  # The copied memory from `stack_address` on
     stack_holes: int  # Pages of `stack` that could not be copied: one bit each

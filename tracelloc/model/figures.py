@@ -186,9 +186,7 @@ class History:
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
 
     def growth_per_min(self, now_ns: int, live_bytes: I64, over_ns: int = 60 * NS_PER_S) -> I64:
-        """Returns the bytes per minute by which each stack grew since the newest sample that is
-        at least ``over_ns`` old (or since the start).
-        """
+        """Returns growth since the newest sample of at least this age, or since the start."""
         at = max(
             n for n, time_ns in enumerate(self._times) if n == 0 or now_ns - time_ns >= over_ns
         )
@@ -230,10 +228,7 @@ class History:
         return copy
 
     def held(self) -> tuple[list[int], I64]:
-        """Returns (times in ns, outstanding bytes): a row per time, a column per stack.
-
-        Stacks that have had no live blocks yet may be missing at the end.
-        """
+        """Returns (times in ns, bytes): a row per time, a column per stack, without new ones."""
         table = np.zeros((len(self._times), max(map(len, self._held))), np.int64)
         for row, held in zip(table, self._held, strict=True):
             row[: len(held)] = held

@@ -63,9 +63,7 @@ def count_lost(counters: npt.NDArray[np.uint64]) -> int:
 class Oddities:
     """Counts of events that did not fit the live table, since the start."""
 
-    # Frees of blocks that are not in the table: allocated before tracing began, outside the size
-    # limits, or with a lost allocation.
-    unmatched_frees: int = 0
+    unmatched_frees: int = 0  # Of blocks from before tracing, outside limits, or lost before
     address_reuses: int = 0  # Allocations at an address that was still live: an unseen free
     odd_restores: int = 0  # Failed reallocs of blocks for which no realloc had begun
 

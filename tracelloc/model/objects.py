@@ -29,9 +29,7 @@ class ObjectCensus:
     time_s: float  # When the census began, seconds since 1970
     took_s: float
     types: tuple[TypeCount, ...]  # Counts by type, most bytes first
-    # Blocks of CPython's allocator in use, as `sys.getallocatedblocks` counts them, without larger
-    # ones.
-    block_count: int
+    block_count: int  # Of CPython's allocator, as `sys.getallocatedblocks`: no larger ones
     block_bytes: int
     changed_pools: int  # Pools that changed while they were read
     no_holders: str = ""  # Why holders can't be found; empty if they can
@@ -60,9 +58,7 @@ class Holder:
     unresolved: int  # Number of steps of the path without a name
     file: str | None = None  # File of the module or function at the start of the path
     line: int | None = None  # First line of that function
-    # Whether the holder is of bounded size: a `functools.lru_cache`, a `deque` with a greatest
-    # length, or the interpreter's method cache.
-    is_bounded: bool = False
+    is_bounded: bool = False  # A `functools.lru_cache`, a bounded `deque`, or the method cache
     is_garbage: bool = False  # Whether no root holds the objects: they await collection
 
 

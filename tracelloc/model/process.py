@@ -161,9 +161,7 @@ class TemporaryPolicy:
     """Which allocations are temporary: freed soon after, by the same thread."""
 
     between: int = 1  # Most other allocations of the thread between allocation and free
-    # If given, it counts instead of `between`: longest lifetime of a temporary block, by the
-    # kernel's ticks, which are 1 to 10 ms apart.
-    life_ns: int | None = None
+    life_ns: int | None = None  # Instead: longest lifetime, by ticks, which are 1 to 10 ms apart
 
 
 DEFAULT_POLICY: Final = TemporaryPolicy()

@@ -19,9 +19,7 @@ from tracelloc.model.figures import F64, I64, NS_PER_S, Mask, Rows
 class Verdict(Enum):
     """What kind of memory a site's blocks are. The values are shown to users."""
 
-    # Blocks of nearly every generation survive and have stopped dying, at a pace that does not slow
-    # down, for long enough.
-    LEAKING = "leaking"
+    LEAKING = "leaking"  # Blocks of nearly all generations stay, at a steady pace, for long
     GROWING = "growing"  # It is too early for a leak verdict, or the evidence is too weak
     CACHE = "cache"  # Blocks are kept and replaced; their minimum has stopped rising
     BUSY = "busy"  # Blocks are short-lived; none accumulate

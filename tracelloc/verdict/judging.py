@@ -257,10 +257,7 @@ def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) ->
 
 
 def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
-    """Returns onsets of growing sites, and the bytes and blocks per minute gained since then.
-
-    ``onset_s``: known onsets of sites reported as leaking; NaN of others.
-    """
+    """Returns onsets of growing sites, and bytes and blocks per minute since then."""
     since, rate, blocks = np.zeros((3, len(growth.growing)))
     rows = np.flatnonzero(growth.growing)
     if len(rows):

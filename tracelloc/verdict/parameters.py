@@ -63,9 +63,7 @@ class VerdictParameters:
     # Lost blocks for the verdict "lost", of sites that do not grow or are from before tracing.
     lost_least: int = 8
     lost_share: float = 0.02  # Lost blocks for that, as a share of all
-    # Lost blocks, as a share of the kept ones, from which all kept ones count as the leak: stale
-    # memory contents may look like pointers to the others.
-    unreachable_mostly: float = 0.25
+    unreachable_mostly: float = 0.25  # Lost/kept blocks: so many, and stale words hold the others
     unreachable_collected: float = 0.5  # With a collector: least lost/kept bytes, in the older half
     unreachable_parts: int = 6  # Parts of the time since the first loss
     unreachable_least_parts: int = 3  # Parts in which blocks were lost
@@ -82,9 +80,7 @@ class VerdictParameters:
     referenced_confidence: float = 0.3  # Factor of the confidence until then
     referenced_listed_s: float = 1800.0  # To watch before such growth is listed at any rate
     material_listed_s: float = 300.0  # Seconds to watch before material growth is listed
-    # Growth per minute, as a share of the process's memory, that is listed soon if nothing is
-    # freed, as in a list that is never emptied.
-    steady_per_min: float = 1 / 600
+    steady_per_min: float = 1 / 600  # Listed soon, as a share of memory, if nothing is freed
     steady_least_bytes: float = 131072.0  # Least growth of that kind, in bytes per minute
     steady_listed_s: float = 90.0  # Seconds to watch before such growth is listed
     steady_collected_s: float = 120.0  # The same with a garbage collector, and then, at least,
@@ -92,9 +88,7 @@ class VerdictParameters:
     steady_least_blocks: int = 30  # Blocks that this requires
     steady_confidence: float = 0.15  # Least confidence in such growth
     minor_confidence: float = 0.03  # Factor of the confidence in growth that is not listed yet
-    # Growth per minute, as a share of the process's memory, that is material: it would double
-    # within an hour.
-    material_per_min: float = 1 / 60
+    material_per_min: float = 1 / 60  # Material, as a share of memory: it doubles within an hour
     material_least_bytes: float = 65536.0  # Least material growth, in bytes per minute
 
     # When a leak began (``growth``).
@@ -134,9 +128,7 @@ class VerdictParameters:
     unclear_age_s: float = 10.0  # Seconds: older blocks are old survivors if no tail was found
     unclear_least_old: int = 2  # Old survivors from which a site is not yet called innocent
     unclear_below_old: int = 12  # Old survivors that suffice to judge a site
-    # Frees of blocks from before tracing per survivor: the site may be a cache that was full when
-    # tracing began, as the blocks that it replaces were never seen to be allocated.
-    old_cache_frees: float = 0.5
+    old_cache_frees: float = 0.5  # Per survivor: what a cache that was full before replaces
     lost_events_confidence: float = 0.7  # Factor of the confidence once events were lost
     sampling_confidence_loss: float = 0.5  # In relative errors of n samples, 1 / sqrt(n)
     lifetime_quantile: float = 0.99  # Of freed blocks: within the reported lifetime

@@ -91,10 +91,7 @@ def prove_unreachable(population: Population, loss_share: F64, clean_from_s: flo
 def apply_pointer_proof(
     sites: Sites, population: Population, proof: PointerProof, watched_s: F64, around: Circumstances
 ) -> Sites:
-    """Turns lost blocks into leak verdicts; growth of referenced blocks must last long for one.
-
-    ``watched_s``: how long each site has been growing.
-    """
+    """Makes lost blocks leaks; growth of others must last (``watched_s``) long for that."""
     resident_bytes = around.resident_bytes
     rate = sites.rate_bytes_per_min
     # A collector may leave garbage until memory has doubled.

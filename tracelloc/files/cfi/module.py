@@ -9,7 +9,7 @@ with a prefix inside the operand (there are none).
 
 import threading
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -56,29 +56,16 @@ def built_in_rules(architecture: Architecture) -> BuiltInRules:
     numbers = architecture.dwarf
     sp, fp, address = numbers.stack_pointer, numbers.frame_pointer, numbers.return_address
     places = architecture.signal_frame.places
+    make = partial(RuleSet, architecture=architecture)
+    saved = {fp: (OFFSET, -16, b""), address: (OFFSET, -8, b"")}
+    frame = {number: (EXPRESSION, 0, _based(sp, place)) for number, place in places.items()}
+    cfa, counter = _based(sp, places[sp]) + b"\x06", numbers.program_counter
     return BuiltInRules(
-        frame_pointer=RuleSet(
-            fp,
-            16,
-            registers={fp: (OFFSET, -16, b""), address: (OFFSET, -8, b"")},
-            is_fallback=True,
-            architecture=architecture,
+        frame_pointer=make(fp, 16, registers=saved, is_fallback=True),
+        outermost=make(
+            sp, architecture.return_address_bytes, registers={address: (UNDEFINED, 0, b"")}
         ),
-        outermost=RuleSet(
-            sp,
-            architecture.return_address_bytes,
-            registers={address: (UNDEFINED, 0, b"")},
-            architecture=architecture,
-        ),
-        signal_frame=RuleSet(
-            -1,
-            0,
-            _based(sp, places[sp]) + b"\x06",
-            {number: (EXPRESSION, 0, _based(sp, place)) for number, place in places.items()},
-            numbers.program_counter,
-            is_signal=True,
-            architecture=architecture,
-        ),
+        signal_frame=make(-1, 0, cfa, frame, counter, is_signal=True),
     )
 
 

@@ -47,6 +47,4 @@ class Walk(NamedTuple):
 
     frames: tuple[int, ...]  # Address of execution, then return addresses, innermost first
     end: End
-    # Number of frames without call-frame information: their callers were found by the frame
-    # pointer, if they had one.
-    fallback_count: int
+    fallback_count: int  # Frames without information: the frame pointer, if any, led on

@@ -39,20 +39,18 @@ class EntryWalker:
         self._unit = unit
         self._skippers: dict[int, Skipper] = unit.abbreviations.skippers(unit.encoding)
         self._kinds = unit.abbreviations.all()
-        with_code = {
-            code: kind
+        with_code = abbrev.AT_LOW_PC, abbrev.AT_RANGES
+        self._functions = self._some(abbrev.TAG_SUBPROGRAM, with_code, _PLACE)
+        self._inlined = self._some(abbrev.TAG_INLINED_SUBROUTINE, with_code, _CALL)
+
+    def _some(
+        self, tag: int, needed: tuple[int, ...], names: frozenset[int]
+    ) -> dict[int, Abbreviation]:
+        """Returns kinds of entries with any of the ``needed`` attributes, read up to ``names``."""
+        return {
+            code: kind.up_to(names)
             for code, kind in self._kinds.items()
-            if kind.has(abbrev.AT_LOW_PC, abbrev.AT_RANGES)
-        }
-        self._functions = {
-            code: kind.up_to(_PLACE)
-            for code, kind in with_code.items()
-            if kind.tag == abbrev.TAG_SUBPROGRAM
-        }
-        self._inlined = {
-            code: kind.up_to(_CALL)
-            for code, kind in with_code.items()
-            if kind.tag == abbrev.TAG_INLINED_SUBROUTINE
+            if kind.tag == tag and kind.has(*needed)
         }
 
     def _plain_steps(self, special: dict[int, Abbreviation], only_leaves: bool) -> list[int]:
@@ -80,11 +78,7 @@ class EntryWalker:
 
     def variables(self) -> Iterator[Attributes]:
         """Yields the attributes of each variable with a location."""
-        kinds = {
-            code: kind.up_to(_VARIABLE)
-            for code, kind in self._kinds.items()
-            if kind.tag == abbrev.TAG_VARIABLE and kind.has(abbrev.AT_LOCATION)
-        }
+        kinds = self._some(abbrev.TAG_VARIABLE, (abbrev.AT_LOCATION,), _VARIABLE)
         for _, found in self._entries(kinds):
             yield found
 

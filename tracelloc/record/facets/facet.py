@@ -141,10 +141,7 @@ class Facet(ABC, Generic[T]):
         self._state = state
 
     def has_settled(self, repeats: int) -> bool:
-        """Whether nothing has happened since the last inspections: no event, RSS unchanged.
-
-        ``repeats``: how many inspections after the first one must have seen no change.
-        """
+        """Whether so many inspections, after one, have seen no event, and no other RSS."""
         return self._repeats >= repeats and self._state_now() == self._state
 
     def _state_now(self) -> tuple[int, int | None]:

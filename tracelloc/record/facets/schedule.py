@@ -34,9 +34,7 @@ FACETS: Final[tuple[type[Facet[Any]], ...]] = (
 
 
 _LOOK_NS: Final = NS_PER_S  # How often `run_due` checks whether an inspection is due
-# Longest wall-clock time of one inspection. Reading memory may wait for what another program does
-# (userfaultfd(2), FUSE).
-_LONGEST_NS: Final = 600 * NS_PER_S
+_LONGEST_NS: Final = 600 * NS_PER_S  # Wall clock: memory may wait for others (userfaultfd(2), FUSE)
 _LAST_S: Final = 2.0  # How long `close` waits for work in progress
 
 

@@ -150,9 +150,7 @@ class WalkedHeap:
     """The heap of one process at one time, of one or several malloc libraries."""
 
     arenas: list[Arena]
-    # Start and end of the malloc libraries' own data outside the entries: their pointers to free
-    # memory mean nothing.
-    metadata: list[tuple[int, int]]
+    metadata: list[tuple[int, int]]  # Ranges of the libraries' own data: its pointers mean nothing
     notes: list[str] = field(default_factory=list)  # Why parts are missing; may be from the target
     retries: int = 0  # How often a piece was read again, as the process had changed it
     absent_links: int = 0  # Links of free lists to memory that is swapped out, or not there

@@ -104,10 +104,7 @@ def _read_tcache(
 
 
 def _lead_to_chunks(reader: PieceReader, heads: U64) -> Mask:
-    """Returns a mask of rows of list heads that lead to chunks of the lists' sizes.
-
-    A few heads may have changed meanwhile. Few rows that are no thread cache pass.
-    """
+    """Returns a mask of rows of heads that lead to chunks of their sizes, but for a few."""
     heads = heads[:, :_SMALL_BINS]
     row, number = np.nonzero(heads)
     sizes, _ = reader.memory.read(heads[row, number] - np.uint64(8), 8)

@@ -91,17 +91,9 @@ def _classes(entries: U64) -> I64:
     return ((entries[:, 1] & _LOW_BITS) >> np.uint64(5)).astype(np.int64)
 
 
-def _size_classes() -> I64:
-    """Returns bytes of each size class: 8, 16, 32, 48, 64, then four for each doubling."""
-    sizes = [8, 16, 32, 48, 64]
-    base = 64
-    while base < 1 << 50:
-        sizes += [base + base // 4 * quarter for quarter in (1, 2, 3, 4)]
-        base *= 2
-    return np.array(sizes + [0] * 64, np.int64)
-
-
-_SIZES: Final = _size_classes()
+_DOUBLINGS: Final = [(4 + n) << bits - 2 for bits in range(6, 50) for n in (1, 2, 3, 4)]
+# Bytes of each size class: these, then four for each doubling
+_SIZES: Final = np.array([8, 16, 32, 48, 64, *_DOUBLINGS, *[0] * 64], np.int64)
 
 
 def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:

@@ -36,10 +36,7 @@ def refusal(
 
 
 def find_library(process: Process, regions: list[Region], name: str, text: bytes) -> list[int]:
-    """Returns the numbers of the regions with variables of a library.
-
-    Its file has a name, or any file, which may have it linked into it, has a text.
-    """
+    """Returns the numbers of regions with data of files with the name, or else the text."""
     data = [n for n, r in enumerate(regions) if re.fullmatch("rw.p", r.rights) and r.inode]
     if named := [n for n in data if is_named(regions[n], name)]:
         return named

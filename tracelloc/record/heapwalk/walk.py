@@ -18,11 +18,7 @@ Found = TypeVar("Found")
 
 
 def walk_heap(reader: PieceReader, tally: ClassTally) -> WalkedHeap:
-    """Walks the heaps of all malloc libraries that are known.
-
-    Raises NotWalkableError, with the reason, if nothing can be walked; OSError, TargetError and
-    PrivilegeError.
-    """
+    """Walks the heaps of all malloc libraries that are known. Raises NotWalkableError."""
     found: list[WalkedHeap] = []
     refused: list[NotWalkableError] = []
     for walk in (walk_glibc, walk_jemalloc, walk_mimalloc, walk_tcmalloc, walk_musl):

@@ -198,9 +198,7 @@ class _BlockOwners:
     A large block with several roots is itself the owner of all blocks that it retains.
     """
 
-    # The owner of each number, `count` if it is no block: roots by index, then roots again for
-    # shared blocks, then the large blocks.
-    owner: U32
+    owner: U32  # By number: roots, roots again for shared blocks, large blocks; `count`: none
     count: int
     large: U32  # The numbers of the large blocks
     paths: BlockPaths

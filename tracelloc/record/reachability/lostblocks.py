@@ -83,10 +83,7 @@ class LostBlockSearch:
         self._root_words.close()
 
     def find(self) -> LostMemory:
-        """Searches until two or more searches agree; returns lost blocks that are new.
-
-        Raises NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
-        """
+        """Searches until two or more searches agree; returns lost blocks that are new."""
         return while_alive(self._whole, self._find)
 
     def _find(self, thread: Process) -> LostMemory:

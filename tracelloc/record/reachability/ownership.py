@@ -215,10 +215,7 @@ class BlockPaths:
         return self._roots[self.fold[numbers]]
 
     def path(self, fold: int, before: U32, numbers: U32, retained: BlockSum) -> HolderPath:
-        """Returns a fold's path to some blocks (``numbers``), which ``before`` point to or are.
-
-        ``retained``: the blocks that the path's root retains.
-        """
+        """Returns a fold's path to ``numbers``, to which ``before`` points, or which it is."""
         graph = self._owned.graph
         counts = np.zeros(self._folds.count, np.uint32)
         seen = np.zeros(self._owned.count, np.uint8)

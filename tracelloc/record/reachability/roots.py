@@ -114,10 +114,7 @@ def kinds_of(
 
 
 def dead_stacks(process: Process, regions: list[Region]) -> list[tuple[int, int]]:
-    """Returns the parts of stacks below the stack pointers of threads that wait in the kernel.
-
-    A stack is the kernel's own, or a mapping with a guard page before it.
-    """
+    """Returns parts of guarded stacks below the pointers of threads that wait in the kernel."""
     starts = np.array([region.start for region in regions], np.uint64)
     red_zone_bytes = native().red_zone_bytes
     found = []

@@ -99,10 +99,7 @@ _MOVING: Final = re.compile(r"lib(?:mono|monosgen|mozjs)(?:-[-\d.]+)?\.so[.\d]*|
 
 
 def runtimes_of(modules: Iterable[Module], options: Callable[[], str] = str) -> tuple[Runtime, ...]:
-    """Returns the language runtimes of a process, by the mapped files.
-
-    ``options`` returns those that the process was started with; called only if some matter.
-    """
+    """Returns the runtimes in mapped files; asks for the process's ``options`` if need be."""
     found: dict[Runtime, None] = {}
     for module in modules:
         runtime = _by_name(base_name(module.path))

@@ -44,9 +44,7 @@ _LEAST_OBJECTS: Final = 20
 _LEAST_LOOKS: Final = 3  # Consecutive censuses in which a type must grow before it is reported
 _MOST_DROP: Final = 0.2  # Share of its growth by which a type may drop in between
 _LAST_SHARE: Final = 1 / 3
-# A type has stopped growing if it did not grow in this last share of the time, within these bounds
-# in seconds.
-_LAST_S: Final = 20.0, 120.0
+_LAST_S: Final = 20.0, 120.0  # The last share of the time in which it must grow: seconds
 
 
 class TypeHistory:
