@@ -81,7 +81,6 @@ class CounterRows:
             self._rows[into] = np.minimum(kept[: len(row)], row[: len(kept)])
 
     def gather(self, rows: Indices, columns: int) -> I64:
-        """Returns a copy of some rows, up to ``columns`` columns."""
         found = np.zeros((len(rows), columns), np.int64)
         for into, at in zip(found, rows.tolist(), strict=True):
             row = self._rows[at]
@@ -277,7 +276,6 @@ class Cohorts:
         return int(freed)
 
     def slices(self) -> tuple[I64, I64, I64, I64]:
-        """Returns slice starts and rows, load and unmatched frees by row: views, not copies."""
         return self._starts, self._row_of, self._load, self._unmatched
 
     def row(self, at: int) -> I64:

@@ -655,7 +655,7 @@ cdef class Core:
             return False
         self._amount(block.size, &count, &size)
         self._hold(born, block.stack, count, size, 1)
-        self._count_allocation(e, born, stack, thread, count, size, late)
+        self._count_allocation(e.time_ns, born, stack, thread, count, size, 1, late)
         if self.soon_ns < 0:
             if in_order:
                 remember(&self.threads, row, e.address)
@@ -715,11 +715,8 @@ cdef class Core:
         if (thread.pending.address or <Py_ssize_t>stack >= self.lengths[BORN + born]
                 or self.blocks.addresses[find_block(self.blocks, e.address)]):
             return False
-        self._count_allocation(e, born, stack, thread, count, size, False)
-        self.figures.freed_count[stack] += count
-        self.figures.freed_bytes[stack] += size
-        thread.freed_count += count
-        thread.freed_bytes += size
+        self._count_allocation(e.time_ns, born, stack, thread, count, size, 1, False)
+        self._count_free(stack, thread, count, size)
         if self.soon_ns < 0:
             remember(&self.threads, row, e.address)
         if self.soon_ns < 0 or life_ns <= self.soon_ns:
@@ -729,48 +726,46 @@ cdef class Core:
         return True
 
     cdef inline void _count_allocation(
-        self, const event* e, Py_ssize_t born, int64_t stack, Thread* thread, int64_t count,
-        int64_t size, bint late,
+        self, uint64_t time_ns, Py_ssize_t born, int64_t stack, Thread* thread, int64_t count,
+        int64_t size, int64_t blocks, bint late,
     ) noexcept nogil:
-        """Counts an allocation in the totals of stack, thread and time."""
+        """Counts allocated ``blocks``, which stand for others, by stack, thread and time."""
         self.figures.allocated_count[stack] += count
         self.figures.allocated_bytes[stack] += size
-        if not late or self.figures.last_ns[stack] < <int64_t>e.time_ns:
-            self.figures.last_ns[stack] = e.time_ns
+        if not late or self.figures.last_ns[stack] < <int64_t>time_ns:
+            self.figures.last_ns[stack] = <int64_t>time_ns
         if self.figures.first_ns[stack] == 0:
-            self.figures.first_ns[stack] = e.time_ns
-        self.rows[BORN + born][stack] += 1
-        self.load[born] += 1
+            self.figures.first_ns[stack] = <int64_t>time_ns
+        self.rows[BORN + born][stack] += blocks
+        self.load[born] += blocks
         thread.allocated_count += count
         thread.allocated_bytes += size
 
+    cdef inline void _count_free(
+        self, int64_t stack, Thread* thread, int64_t count, int64_t size
+    ) noexcept nogil:
+        self.figures.freed_count[stack] += count
+        self.figures.freed_bytes[stack] += size
+        thread.freed_count += count
+        thread.freed_bytes += size
+
     cdef bint _pass(self, const Pair* pair) noexcept nogil:
-        cdef int64_t stack = self.ids.index_of(pair.key.stack_id), count = pair.sums.count, parts
-        cdef int64_t size = pair.sums.bytes, time_ns = <int64_t>pair.sums.time_ns
+        cdef int64_t stack = self.ids.index_of(pair.key.stack_id), blocks = pair.sums.count
+        cdef int64_t count = 1, size = pair.sums.bytes
         cdef Py_ssize_t born = self._slice(pair.sums.time_ns)
+        cdef Thread* nobody = &self.threads.rows[NOBODY]
         if stack < 0 or stack >= self.stacks:
             self.need = STACK if stack < 0 else ROOM_FOR_STACKS
             return False
         if not self._has(BORN + born, <uint32_t>stack):
             return False
-        self.rows[BORN + born][stack] += count
-        self.load[born] += count
         if self.mean != 0:
-            self._amount(pair.key.size, &parts, &size)
-            size *= count
-            count *= parts
-        self.figures.allocated_count[stack] += count
-        self.figures.freed_count[stack] += count
-        self.figures.allocated_bytes[stack] += size
-        self.figures.freed_bytes[stack] += size
-        if self.figures.last_ns[stack] < time_ns:
-            self.figures.last_ns[stack] = time_ns
-        if self.figures.first_ns[stack] == 0:
-            self.figures.first_ns[stack] = time_ns
-        self.threads.rows[NOBODY].allocated_count += count
-        self.threads.rows[NOBODY].allocated_bytes += size
-        self.threads.rows[NOBODY].freed_count += count
-        self.threads.rows[NOBODY].freed_bytes += size
+            self._amount(pair.key.size, &count, &size)
+            size *= blocks
+        count *= blocks
+        self._count_allocation(
+            pair.sums.time_ns, born, stack, nobody, count, size, blocks, True)
+        self._count_free(stack, nobody, count, size)
         self.unordered += count
         return True
 
@@ -906,12 +901,9 @@ cdef class Core:
             self.figures.remote_count[stack] += sign * count
             self.figures.remote_bytes[stack] += sign * size
         self._hold(place.row, stack, count, size, -sign)
-        self.figures.freed_count[stack] += sign * count
-        self.figures.freed_bytes[stack] += sign * size
+        self._count_free(stack, &self.threads.rows[row], sign * count, sign * size)
         if place.life >= 0:
             self.rows[LIFETIMES + place.life][stack] += sign
-        self.threads.rows[row].freed_count += sign * count
-        self.threads.rows[row].freed_bytes += sign * size
         if is_temporary:
             self.figures.temporary_count[stack] += sign * count
             self.figures.temporary_bytes[stack] += sign * size

@@ -28,10 +28,7 @@ cdef class StackIds:
         self.put(stack_id, index)
 
     def add(self, const uint64_t[::1] ids, int64_t[::1] indices, uint8_t[::1] fresh, int64_t index):
-        """Fills in the index of each id, and whether it is new.
-
-        New ids get consecutive indices from ``index``.
-        """
+        """Fills in each id's index; ``fresh`` ones get consecutive indices from ``index``."""
         cdef Py_ssize_t at
         self._make_room(ids.shape[0])
         with nogil:

@@ -181,11 +181,9 @@ class LiveTable:
         self._core.explain_frees()
 
     def fork(self) -> LiveTable:
-        """Returns a forked child's table; blocks freed before do not count for the child."""
         return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
 
     def drop_blocks(self) -> None:
-        """Drops the blocks and keeps the totals, when no more events will come."""
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:

@@ -164,7 +164,6 @@ class History:
 
     @classmethod
     def from_samples(cls, times_ns: list[int], held: list[I64]) -> History:
-        """Makes a history of existing samples (times, live bytes per stack), oldest first."""
         history = cls(times_ns[0])
         history._times, history._held = times_ns, held
         return history
@@ -187,9 +186,7 @@ class History:
 
     def growth_per_min(self, now_ns: int, live_bytes: I64, over_ns: int = 60 * NS_PER_S) -> I64:
         """Returns growth since the newest sample of at least this age, or since the start."""
-        at = max(
-            n for n, time_ns in enumerate(self._times) if n == 0 or now_ns - time_ns >= over_ns
-        )
+        at = max(n for n, ns in enumerate(self._times) if n == 0 or now_ns - ns >= over_ns)
         elapsed_ns = max(1, now_ns - self._times[at])
         grown = live_bytes.astype(np.float64)
         before = self._held[at][: len(grown)]

@@ -77,7 +77,6 @@ class MemoryAccount:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the heap that are free but still resident."""
         return sum(self.parts.get(part, 0) for part in KEPT_PARTS)
 
     @property

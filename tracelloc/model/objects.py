@@ -73,7 +73,6 @@ class Holders:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether holders of bounded size hold most of the objects."""
         bounded = sum(holder.count for holder in self.holders if holder.is_bounded)
         return 2 * bounded > self.sample_count
 

@@ -261,7 +261,6 @@ class TraceSnapshot:
 
     @property
     def root(self) -> Snapshot:
-        """The process that the trace began with."""
         return self.processes[0]
 
     def snapshot_of(self, number: int) -> Snapshot:

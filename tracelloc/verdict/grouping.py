@@ -111,7 +111,6 @@ class Groups:
         return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
 
     def total(self, of_stacks: F64) -> F64:
-        """Returns the sum of a figure over each group's stacks."""
         until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
         summed: F64 = until[self.ends] - until[self.starts]
         return summed

@@ -43,7 +43,6 @@ class Growth:
 
     @classmethod
     def none(cls, sites: int) -> Growth:
-        """Returns a table of this many sites without growth."""
         columns: dict[str, Any] = {field.name: np.zeros(sites) for field in fields(cls)}
         for name in ("leaking", "growing", "doubtful", "never_freed"):
             columns[name] = np.zeros(sites, np.bool_)
@@ -260,10 +259,8 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
     filled = np.count_nonzero(count > 0, axis=1)
     usual = ordered[np.arange(len(ordered)), np.maximum(filled - 1, 0) // 2]
     usual = np.where(filled > 0, usual, 0.0)
-    like_others = count * usual[:, None]
-    kept = np.where(size_bytes > P.container_growth * like_others, like_others, size_bytes).sum(
-        axis=1
-    )
+    like = count * usual[:, None]
+    kept = np.where(size_bytes > P.container_growth * like, like, size_bytes).sum(axis=1)
     rate: F64 = kept / np.maximum(end_s - from_s, 1e-3) * 60
     return rate
 

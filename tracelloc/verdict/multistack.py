@@ -175,13 +175,9 @@ class SplitLeaks:
         all_nodes = self._callers.groups(np.any(look.census.born, axis=0) & ~look.is_cut)
         yield None
         groups, alike, below = parts_of_nodes(all_nodes, parts, look.sites)
-        kept = worth_judging(groups, look.census)
+        at = worth_judging(groups, look.census)
         yield None
-        return (
-            yield from nodes.find(
-                groups.select(kept), alike[kept], below[kept], look, shared_caller
-            )
-        )
+        return (yield from nodes.find(groups.select(at), alike[at], below[at], look, shared_caller))
 
 
 class _Sums:

@@ -154,7 +154,6 @@ class Cfi:
         return None
 
     def is_start(self, address: int) -> bool:
-        """Whether a function that has call-frame information begins at this address."""
         part = self.part_at(address)
         return part is not None and part.start == address
 

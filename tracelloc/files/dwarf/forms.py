@@ -50,7 +50,6 @@ class Budget:
         self._left = steps
 
     def grant(self, steps: int) -> None:
-        """Adds steps to the limit; called for each lookup."""
         self._left += steps
 
     def spend(self, steps: int) -> None:

@@ -220,7 +220,7 @@ class InlineReader:
             return []
 
     def _calls(self, unit: DebugUnit, entry: int, address: int) -> list[Call]:
-        table, inlined = self._functions.get(
+        table, some = self._functions.get(
             unit.offset + entry, lambda: self._inlined_in(unit, entry)
         )
         at = np.uint64(address)
@@ -229,7 +229,7 @@ class InlineReader:
         row = int(covering.max()) if len(covering) else -1
         calls: list[Call] = []
         while row >= 0 and len(calls) < _DEEPEST:
-            here = inlined[row]
+            here = some[row]
             name = self._referred_name(unit, here.origin, 0)
             calls.append(Call(name, here.call_file, here.call_line or None))
             row = here.parent

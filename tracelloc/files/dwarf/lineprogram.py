@@ -74,7 +74,6 @@ class LineRows:
     line: npt.NDArray[np.uint32]  # From 1; 0: no line
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Returns the file number and line (0: none) of an address; None if it is outside."""
         at = int(np.searchsorted(self.address, np.uint64(address), side="right"))
         if at == 0 or at == len(self.address):
             return None

@@ -121,7 +121,6 @@ class Arena:
 
     @property
     def seen_bytes(self) -> int:
-        """Bytes of ``system_bytes`` that are accounted for."""
         held = sum(int(some.sizes.sum()) for some in self.slices())
         return held + self.header_bytes + self.foreign_bytes
 
@@ -164,7 +163,6 @@ class WalkedHeap:
 
     @property
     def entry_count(self) -> int:
-        """Number of entries: no fewer than there are blocks."""
         return sum(len(part.codes) for _, part in self.parts())
 
     @property

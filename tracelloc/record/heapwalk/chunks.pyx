@@ -134,10 +134,7 @@ def in_use_blocks(
 def blocks_between(
     const uint64_t[::1] entries, uint64_t least_bytes, uint64_t most_bytes, int64_t[::1] rows
 ):
-    """Fills in the rows of blocks in use with a size in a range, which includes both ends.
-
-    Mappings are left out. Returns the number of rows.
-    """
+    """Fills in the rows of blocks in use, not mappings, of such sizes. Returns their number."""
     cdef Py_ssize_t at, n = 0
     cdef uint64_t size_bytes
     with nogil:
@@ -494,10 +491,7 @@ cdef class ArenaTally:
 
 
 cdef class ListReader:
-    """Follows singly linked lists of free chunks through a process's memory.
-
-    Pages are read once and kept until ``forget``, as lists lead back and forth.
-    """
+    """Follows lists of free chunks in a process's memory; keeps pages until ``forget``."""
 
     cdef int memory, pagemap
     cdef uint8_t* pages
@@ -578,10 +572,7 @@ cdef class ListReader:
     def follow_links(
         self, uint64_t at, uint64_t lowest, uint64_t highest, uint64_t[::1] found
     ):
-        """Follows one list of blocks without headers, each of which begins with the next address.
-
-        Fills in the addresses of blocks in ``lowest`` to ``highest``. Returns as ``follow``.
-        """
+        """Follows a list of blocks that begin with the next one's address; see ``follow``."""
         cdef Py_ssize_t n = 0
         cdef uint64_t word = 0
         with nogil:

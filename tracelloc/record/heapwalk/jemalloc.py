@@ -167,9 +167,7 @@ class _Extents:
         page = ~np.uint64(_PAGE_BYTES - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
         self.size_class = ((bits >> np.uint64(layout.size_class)) & np.uint64(255)).astype(np.int64)
-        self.free_count = ((bits >> np.uint64(layout.free_count)) & np.uint64(1023)).astype(
-            np.int64
-        )
+        self.free_count = (bits >> np.uint64(layout.free_count) & np.uint64(1023)).astype(np.int64)
         self.state = (bits >> np.uint64(layout.state)) & np.uint64(layout.most_state)
         end = np.uint64(reader.address_end)
         exists = (self.base != 0) & (self.base < end) & (self.size_bytes != 0)

@@ -522,10 +522,7 @@ cdef class BlockBits:
 
 
 def place_shift(int address_bits=native_bits()):
-    """Returns the bit of a packed word at which the place begins, above the shortened address.
-
-    Places count words from the start of a piece of memory.
-    """
+    """Returns the bit from which a packed word has its place, in words, above the address."""
     return address_bits - 3
 
 

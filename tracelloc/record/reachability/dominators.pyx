@@ -244,10 +244,7 @@ def renumber(
     uint32_t[::1] new_begins,
     uint32_t[::1] new_targets,
 ):
-    """Fills in the same graph by numbers: what can be reached, without borrowed pointers.
-
-    Returns the number of pointers.
-    """
+    """Fills in the reached graph by numbers, without borrowed pointers; returns how many."""
     cdef Py_ssize_t at, count = order.shape[0]
     cdef uint32_t node, edge, other, n = 0, borrowed = 0
     cdef uint32_t first_borrower = <uint32_t>(number.shape[0] - borrowers.shape[0])
@@ -274,9 +271,7 @@ def renumber(
 
 
 def sum_up(const uint32_t[::1] dominator, Sum[::1] values):
-    """Adds each number's value to the one of its dominator, so that each has the sum of all that
-    it dominates, itself included.
-    """
+    """Replaces values by the sums of all that each number dominates, itself included."""
     cdef Py_ssize_t at
     with nogil:
         for at in range(values.shape[0] - 1, 0, -1):

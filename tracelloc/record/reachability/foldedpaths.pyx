@@ -73,10 +73,7 @@ def pointers_to(
     uint32_t[::1] sources,
     uint32_t[::1] found,
 ):
-    """Finds the pointers to wanted nodes: the nodes that have them, and where they lead.
-
-    Stops when the arrays are full. Returns how many there are, at most one more than fit.
-    """
+    """Finds pointers to wanted nodes, as far as they fit; returns how many, or one more."""
     cdef Py_ssize_t node, n = 0
     cdef uint32_t edge
     with nogil:
@@ -277,10 +274,7 @@ def count_on_way(
     uint8_t[::1] seen,
     uint32_t[::1] counts,
 ):
-    """Counts, by fold, some nodes and all nodes on the paths to them, each once.
-
-    Sets the entries of counted nodes in ``seen``, which is all 0.
-    """
+    """Counts, by fold, nodes and those on the paths to them, once: then they are ``seen``."""
     cdef Py_ssize_t at
     cdef uint32_t node
     with nogil:

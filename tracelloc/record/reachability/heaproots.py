@@ -70,9 +70,7 @@ class _Threads:
         self.sorted = sorted(threads, key=self._key)
 
     def within(self, region: Region) -> list[ThreadRegisters]:
-        low, high = (
-            bisect_left(self.sorted, at, key=self._key) for at in (region.start, region.end)
-        )
+        low, high = (bisect_left(self.sorted, at, key=self._key) for at in region[:2])
         return self.sorted[low:high]
 
 
@@ -105,7 +103,6 @@ class RootParts:
             at += 1
 
     def root_at(self, address: int) -> int:
-        """Returns the number of the root at an address, or ``BY_ADDRESS``."""
         return self._owners[bisect_right(self._cuts, address) - 1][0]
 
     def add_data(self, region: Region) -> None:

@@ -170,10 +170,7 @@ cdef class Links:
         return grown != NULL
 
     def roots(self, uint64_t[::1] origins, uint64_t[::1] targets):
-        """Fills in the pointers of ``root_count``: each root's number or address, and the block.
-
-        If there may be blocks by now in memory, origins and targets may be ``MARKED``.
-        """
+        """Fills in the pointers of ``root_count``: origins and targets, maybe ``MARKED``."""
         cdef Py_ssize_t at
         for at in range(self.root_count):
             origins[at], targets[at] = self.words[2 * at], self.words[2 * at + 1]

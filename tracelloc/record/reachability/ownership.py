@@ -57,15 +57,12 @@ class Ownership:
         new_begins, new_targets = np.empty(count + 1, np.uint32), np.empty_like(targets)
         found = renumber(begins, targets, borrowers, number, order, new_begins, new_targets)
         del begins, targets
-        first_root, kinds = int(graph.kinds[graph.count]), graph.kinds[order]
+        first, kinds = int(graph.kinds[graph.count]), graph.kinds[order]
         graph.kinds = _EMPTY
-        return cls(
-            graph, number, order, dominator, new_begins, new_targets[:found], kinds, first_root
-        )
+        return cls(graph, number, order, dominator, new_begins, new_targets[:found], kinds, first)
 
     @property
     def count(self) -> int:
-        """Number of roots and blocks that can be reached, with the top."""
         return len(self.order)
 
     def are_blocks(self) -> Mask:

@@ -139,7 +139,6 @@ class _Naming:
             self._found.numbers[rows] = self._parts.number(root)
 
     def _thread_bytes(self) -> int:
-        """Returns the most bytes of a thread's variables beside its thread pointer."""
         total = 0
         for module in self._space.mapped_modules:
             try:

@@ -74,7 +74,6 @@ class MemoryScanner:
         return self._words[: self._memory.fetch(piece, self._words) // 8]
 
     def mark(self, words: U64) -> None:
-        """Marks the blocks that words from outside memory, such as registers, point to."""
         self.marks.scan(np.ascontiguousarray(words), _ANYWHERE)
 
     def scan_all(self, kinds: MemoryKinds, log: WordLog | None = None) -> bool:

@@ -121,7 +121,6 @@ class StackMerger:
         self.settle()
 
     def settle(self) -> None:
-        """Merges stacks whose code has become known."""
         for _ in range(len(self._waiting)):
             one = self._waiting.popleft()
             code = self._code(one.code_id)

@@ -67,7 +67,6 @@ class TypeNames:
         return name
 
     def named(self, *names: str) -> Mask:
-        """Returns which types have one of these names, by number."""
         return np.array([self.name_of(n) in names for n in range(len(self.types.known))], np.bool_)
 
     def _find(self, known: TypeObject) -> str:

@@ -128,9 +128,7 @@ class _Function:
 
 
 # Pieces of a `struct python_code`: index of the words that describe one; offset of the piece.
-_PIECES: Final = tuple(
-    (2 + 2 * number, start) for number, start in enumerate(abi.PYTHON_PIECE_STARTS)
-)
+_PIECES: Final = tuple((2 + 2 * n, start) for n, start in enumerate(abi.PYTHON_PIECE_STARTS))
 
 
 class _Copy:

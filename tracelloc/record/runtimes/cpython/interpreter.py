@@ -174,7 +174,6 @@ class CPython:
         return found
 
     def note_names(self, words: Sequence[int]) -> None:
-        """Stores a record of names from the probes (``struct python_code``)."""
         self.codes.note_copy(words)
 
     def share_names(self, parent: Self) -> None:
@@ -262,14 +261,12 @@ class CPython:
             instructions=instructions, head=head,
         )  # fmt: skip
         interpreter = offsets.pop("interpreters") + 8
-        first_local, state = offsets.pop("locals"), offsets.pop("collector")
+        local, state = offsets.pop("locals"), offsets.pop("collector")
         collector = self.known.collector and (
             state + self.known.collector[0],
             state + self.known.collector[1],
         )
-        return PythonLayout(
-            interpreter, offsets | _SHIMS | {"head": head}, code, first_local, collector
-        )
+        return PythonLayout(interpreter, offsets | _SHIMS | {"head": head}, code, local, collector)
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:
