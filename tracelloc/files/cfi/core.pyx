@@ -196,10 +196,7 @@ cdef class Entries:
         return offset if 0 <= offset < self.section.size else -1
 
     def scan(self, uint64_t[::1] starts, int64_t[::1] offsets):
-        """Stores address and offset of all FDEs that can be decoded and cover code.
-
-        Returns their number. Stops when the arrays are full.
-        """
+        """Stores (address, offset) of FDEs that cover code, as they fit; returns how many."""
         cdef int64_t count = 0, room = min(starts.shape[0], offsets.shape[0])
         if room:
             with nogil:
