@@ -124,7 +124,6 @@ class SearchComparison:
         objects: Mapping[int, int] = NO_OBJECTS,
     ) -> SearchResult:  # fmt: skip
         """Returns the result. All old blocks must have been added: missing ones count as freed.
-
         Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
         """
         last, newest_ns = self.last, self.last.newest_ns

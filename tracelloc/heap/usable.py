@@ -135,7 +135,6 @@ def chunk_bytes(size_bytes: U64) -> U64:
 
 def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     """Usable sizes in jemalloc: four classes per doubling, 16 bytes apart or more; also 8.
-
     jemalloc(3), "Size classes", of versions 4 and newer with the usual quantum of 16.
     """
     # A float64 may round values of more than 53 bits up: no block is that large.
@@ -149,7 +148,6 @@ def jemalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     """Usable sizes in mimalloc: multiples of 16 up to 128, then four bins per doubling; also 8.
-
     mimalloc's src/page-queue.c, ``mi_bin``; the same in versions 1 to 3.
     """
     usable, _ = jemalloc_usable(size_bytes)
@@ -158,7 +156,6 @@ def mimalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     """Usable sizes in tcmalloc: classes up to 256 KiB, then whole pages, of at least 8 KiB.
-
     gperftools' src/common.cc, ``SizeMap::Init``, as it is built by default.
     """
     classes = _tcmalloc_classes()
@@ -170,9 +167,8 @@ def tcmalloc_usable(size_bytes: U64) -> tuple[U64, Mask]:
 
 @cache
 def _tcmalloc_classes() -> U64:
-    """Returns size classes at most an eighth apart, in spans that waste at most an eighth.
-
-    If spans of two neighboring classes hold equally many blocks, they are one class, the larger.
+    """Returns size classes at most an eighth apart, in spans that waste at most an eighth. If spans
+    of two neighboring classes hold equally many blocks, they are one class, the larger.
     """
     classes: list[int] = []
     spans: list[tuple[int, int]] = []

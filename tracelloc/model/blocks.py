@@ -35,10 +35,8 @@ class BlockSum:
 
 @dataclass(slots=True)
 class Blocks:
-    """Live blocks in columns of equal length: one block per row.
-
-    ``size`` in bytes, ``birth_ns`` on CLOCK_MONOTONIC, ``stack`` an index of
-    ``CallStacks``, ``tid`` the thread that allocated.
+    """Live blocks in columns of equal length: one block per row. ``size`` in bytes, ``birth_ns`` on
+    CLOCK_MONOTONIC, ``stack`` an index of ``CallStacks``, ``tid`` the thread that allocated.
     """
 
     address: U64

@@ -69,7 +69,6 @@ class CallStacks:
 
     def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
         """Replaces all stacks by saved ones, with more stacks or frames, ``NO_STACK`` included.
-
         ``starts``: where in ``frames`` each stack begins; -1 if its frames are unknown.
         """
         self._starts, self._depths, self._flags = starts, depths, flags

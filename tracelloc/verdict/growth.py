@@ -276,7 +276,6 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
 
 def beginning_within(edges: F64, until: F64, first: I64) -> F64:
     """Returns when each site began to leak within its slice ``first``, assuming its later pace.
-
     ``edges``, ``until``: the slices' edges and the blocks until each edge, a row per site.
     """
     rows = np.arange(len(first))

@@ -44,7 +44,6 @@ class Judge:
         self, is_wrapper: Callable[[int], bool] = lambda _: False, first_ns: int = 0
     ) -> None:
         """``is_wrapper``: whether a return address lies in code that only forwards allocations.
-
         ``first_ns``: when the first judgement is due, CLOCK_MONOTONIC.
         """
         self._gaps = Gaps()

@@ -37,10 +37,8 @@ class PointerProof:
 
 
 def prove_unreachable(population: Population, loss_share: F64, clean_from_s: float) -> PointerProof:
-    """Decides which sites leak by their lost blocks.
-
-    A block freed unseen only looks lost: this may concern ``loss_share`` of a site's blocks, and
-    all that were born before ``clean_from_s``.
+    """Decides which sites leak by their lost blocks. A block freed unseen only looks lost: this may
+    concern ``loss_share`` of a site's blocks, and all that were born before ``clean_from_s``.
     """
     asked, unseen = population.asked, P.loss_margin * loss_share * population.born.sum(axis=1)
     lost = np.where(population.edges_s[:-1] >= clean_from_s, population.unreachable, 0.0)
@@ -145,9 +143,8 @@ def apply_pointer_proof(
 
 
 def _steady(sites: Sites, watched_s: F64, around: Circumstances) -> tuple[Mask, Mask]:
-    """Returns masks of sites that grow fast, and of those where hardly anything is freed as well.
-
-    A collector frees some, sooner or later: what it leaves must be a part of the memory.
+    """Returns masks of sites that grow fast, and of those where hardly anything is freed as well. A
+    collector frees some, sooner or later: what it leaves must be a part of the memory.
     """
     rate = sites.rate_bytes_per_min
     is_large = rate >= max(P.steady_least_bytes, P.steady_per_min * around.resident_bytes)
@@ -171,7 +168,6 @@ def doubles_memory(
     rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int, risen_bytes: int
 ) -> bool | Mask:
     """Whether growth at this rate has doubled the process's memory, by no small amount.
-
     ``risen_bytes``: how far its resident memory has risen: it may have had room for the blocks.
     """
     least_bytes = max(P.referenced_share * resident_bytes, P.referenced_least_bytes)

@@ -151,7 +151,6 @@ def _text(info: DebugInfo, name: _Name) -> str | None:
 
 def file_name(info: DebugInfo, header: LineHeader, number: int, comp_dir: str) -> str | None:
     """Returns the path of a file by its number, absolute if its directories are known.
-
     ``comp_dir``: the unit's directory, number 0 before DWARF 5, which then numbers files from 1.
     """
     is_old = header.version < 5

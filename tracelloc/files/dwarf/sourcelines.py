@@ -248,9 +248,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _chain(answer: dict[str, Any]) -> Chain:
-    """Returns the chain of source frames in one answer of llvm-symbolizer.
-
-    If there is no line, a file name without a slash comes from a symbol table and is ignored.
+    """Returns the chain of source frames in one answer of llvm-symbolizer. If there is no line, a
+    file name without a slash comes from a symbol table and is ignored.
     """
     frames = []
     symbols = answer.get("Symbol", [])
@@ -282,9 +281,8 @@ class LineDecoder(Protocol):
 
 
 class SourceLines:
-    """Looks up source frames by address. Thread-safe; debug information is decoded on demand.
-
-    For files without debug information, this costs one lookup of their sections.
+    """Looks up source frames by address. Thread-safe; debug information is decoded on demand. For
+    files without debug information, this costs one lookup of their sections.
     """
 
     def __init__(

@@ -113,7 +113,6 @@ class PointersFacet(Facet[SearchResult]):
 
     def pause_ns(self, now_ns: int) -> int | None:
         """Returns ns to the next search; None until there are old blocks, or if none is possible.
-
         For the first search, blocks are old after some seconds: the next one may be much later.
         """
         unreachable = self.process.heap.unreachable

@@ -164,7 +164,6 @@ class _FreeLists:
 
     def read(self, user: int, size_bytes: int, to_user: int) -> U64:
         """Returns the chunks of a list whose first link leads to ``user``; see ``ListReader``.
-
         Links are mangled since glibc 2.32: only the right reading of a list comes to its end.
         """
         best = NO_ENTRIES

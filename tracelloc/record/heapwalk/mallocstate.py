@@ -84,9 +84,8 @@ class MallocParameters:
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
-    """Finds all arenas, the main arena first; none if glibc's malloc is not there or not used.
-
-    If several C libraries are loaded (dlmopen(3)), returns the arenas of the one with most memory.
+    """Finds all arenas, the main arena first; none if glibc's malloc is not there or not used. If
+    several C libraries are loaded (dlmopen(3)), returns the arenas of the one with most memory.
     """
     data = [r for r in regions if r.rights.startswith("rw") and r.inode]
     of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
@@ -203,10 +202,8 @@ def find_parameters(
 
 
 def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, int]], int, str]:
-    """Returns the heaps of an arena that is not the main one, by address.
-
-    The result: (first chunk and end of each heap, bytes before the first chunks, what is wrong;
-    empty if nothing is).
+    """Returns the heaps of an arena that is not the main one, by address. The result: (first chunk
+    and end of each heap, bytes before the first chunks, what is wrong; empty if nothing is).
     """
     info_bytes = arena.address % PAGE_BYTES
     first_heap = arena.address - info_bytes

@@ -97,10 +97,8 @@ class PieceReader:
         return read_regions(self.memory.process.maps_text())
 
     def words(self, address: int, size_bytes: int, into: U64 | None = None) -> U64:
-        """Returns a copy of memory as 8-byte words; both numbers are multiples of 8.
-
-        ``into``, if given, has room for the words and is reused. Raises OSError, TargetError and
-        PrivilegeError.
+        """Returns a copy of memory as 8-byte words; both numbers are multiples of 8. ``into``, if
+        given, has room for the words and is reused. Raises OSError, TargetError and PrivilegeError.
         """
         found = np.empty(size_bytes // 8, np.uint64) if into is None else into[: size_bytes // 8]
         end = address + size_bytes

@@ -40,9 +40,8 @@ Selection = Callable[[BlockGraph], Rows]  # Selects blocks; raises TargetError i
 
 
 class HolderFinder:
-    """Finds holders in one process, which is not stopped.
-
-    All methods raise NotWalkableError, OSError, MemoryError, TargetError and PrivilegeError.
+    """Finds holders in one process, which is not stopped. All methods raise NotWalkableError,
+    OSError, MemoryError, TargetError and PrivilegeError.
     """
 
     def __init__(
@@ -193,9 +192,8 @@ def _top(graph: BlockGraph, most: int) -> TopHolders:
 
 @dataclass(slots=True)
 class _BlockOwners:
-    """Owners of blocks: the only root that leads to a block, or the one on the path to it.
-
-    A large block with several roots is itself the owner of all blocks that it retains.
+    """Owners of blocks: the only root that leads to a block, or the one on the path to it. A large
+    block with several roots is itself the owner of all blocks that it retains.
     """
 
     owner: U32  # By number: roots, roots again for shared blocks, large blocks; `count`: none

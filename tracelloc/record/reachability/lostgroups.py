@@ -54,9 +54,8 @@ class BlockLinks:
         return cls(begins, found.astype(np.uint32))
 
     def first_blocks(self) -> tuple[U32, U32]:
-        """Returns blocks to which no other component leads (one per ring), and all components.
-
-        A component is a ring of blocks, or a single block; each block has a component's number.
+        """Returns blocks to which no other component leads (one per ring), and all components. A
+        component is a ring of blocks, or a single block; each block has a component's number.
         """
         count = len(self.begins) - 1
         component = np.empty(count, np.uint32)

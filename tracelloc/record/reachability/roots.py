@@ -97,7 +97,6 @@ def kinds_of(
     roots: Ranges = (),
 ) -> MemoryKinds:
     """Returns which memory of a process is a root, given the walked heap; None: not walkable.
-
     ``unused``: see ``unused_parts``. ``roots``: ranges of the heap that are roots nevertheless.
     """
     regions = reader.regions()

@@ -79,7 +79,6 @@ class WordLog:
         self, regions: list[Region], areas: list[MemoryArea], blocks: BlockRanges | None
     ) -> None:
         """``blocks``: keep words that point to these; None: to any blocks in these regions.
-
         ``areas``: memory in which pointers count. All arguments are sorted by address.
         """
         heaps = [region for region in regions if region.path == "[heap]"]

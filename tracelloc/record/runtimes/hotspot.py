@@ -78,9 +78,8 @@ def java_heap(memory: RemoteMemory, mappings: Sequence[MappingUsage]) -> list[tu
 
 
 def java_metaspace(memory: RemoteMemory, mappings: Sequence[MappingUsage]) -> list[tuple[int, int]]:
-    """Returns the ranges of data on classes: the space of compressed pointers, and others.
-
-    The others are stretches as long as the JVM reserves, with about as much as it says in use.
+    """Returns the ranges of data on classes: the space of compressed pointers, and others. The
+    others are stretches as long as the JVM reserves, with about as much as it says in use.
     """
     counters = _counters(memory, mappings)
     if not counters:

@@ -251,7 +251,6 @@ class CodeObjects:
 
     def _whole(self, address: int, beginning: bytes, start: int, end: int) -> bytes:
         """Returns an object up to ``end`` if it still has this beginning, else just the beginning.
-
         ``start``: where the content begins. Reference counts and cached fields may differ.
         """
         if end <= len(beginning):

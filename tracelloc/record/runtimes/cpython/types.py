@@ -198,9 +198,8 @@ class LargeObjects:
 def read_large(
     memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects, seen: Addresses
 ) -> LargeObjects:
-    """Reads Python objects that are too large for pools, unless their heads were ``seen``.
-
-    Finds only objects that the collector tracks. Raises TargetError, PrivilegeError.
+    """Reads Python objects that are too large for pools, unless their heads were ``seen``. Finds
+    only objects that the collector tracks. Raises TargetError, PrivilegeError.
     """
     heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
     pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
