@@ -71,7 +71,6 @@ cdef inline Blocks* own_blocks(Blocks* blocks) noexcept nogil:
 
 
 cdef inline void fetch_block(Blocks* blocks, uint64_t address) noexcept nogil:
-    """Prefetches the slot of a block that is needed soon."""
     cdef uint64_t slot = home_of(address, blocks.room)
     prefetch(&blocks.addresses[slot])
     prefetch(&blocks.slots[slot])

@@ -66,7 +66,6 @@ class CounterRows:
         self._rows[at] = figures.copy()
 
     def fold(self, into: int, at: int) -> None:
-        """Adds one row to another, and resets it to zero."""
         row, self._rows[at] = self._rows[at], None
         if row is not None:
             self.own(into)[: len(row)] += row
@@ -168,7 +167,6 @@ class Census:
         return len(self.born[0])
 
     def survivors_by_age(self, stacks: Stacks) -> Population:
-        """Returns the figures of some stacks, one site each."""
         tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
         return self._population(tables, self.unreachable.lost_blocks_of(stacks, len(self.load)))
 
@@ -231,7 +229,6 @@ class Cohorts:
         return child
 
     def grow(self, stacks: int) -> None:
-        """Makes room for this many stacks; if there is too little, at least doubles it."""
         if stacks > self.born.columns:
             columns = max(stacks, 2 * self.born.columns)
             for name in _TABLES:

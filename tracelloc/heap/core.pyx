@@ -164,7 +164,6 @@ cdef class Core:
         memset(self.lengths, 0, sizeof(self.lengths))
 
     def bind_row(self, Py_ssize_t at, int64_t[::1] row):
-        """Binds the row that was missing, for writing."""
         self.rows[at], self.lengths[at] = &row[0], row.shape[0]
 
     # ---- events ----
@@ -239,11 +238,9 @@ cdef class Core:
 
     @property
     def watched_count(self):
-        """Returns the number of different addresses that were recorded."""
         return self.watched.count if self.watched else 0
 
     def note_addresses(self, const uint8_t[::1] records):
-        """Records the addresses of events in records of the ring."""
         cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(event)
         cdef uint64_t slot
@@ -265,7 +262,6 @@ cdef class Core:
             raise MemoryError
 
     def find_watched(self, const uint64_t[::1] addresses, uint8_t[::1] watched):
-        """Fills in which addresses were recorded."""
         cdef Py_ssize_t at
         for at in range(addresses.shape[0]):
             watched[at] = self.watched.addresses[find_block(self.watched, addresses[at])] != 0
@@ -335,7 +331,6 @@ cdef class Core:
 
     @property
     def count(self):
-        """Number of outstanding blocks."""
         return self.blocks.count + self.earlier.count
 
     @property
@@ -354,7 +349,6 @@ cdef class Core:
         return None if self.most < 0 else self.most
 
     def gains(self, int64_t[::1] count, int64_t[::1] size):
-        """Fills in each stack's gain since the peak."""
         cdef Py_ssize_t at
         for at in range(min(count.shape[0], self.stacks)):
             if self.since[at].peak == self.peak:
@@ -604,7 +598,6 @@ cdef class Core:
             remove_earlier(self.earlier, part, kind)
 
     cdef inline bint _has_room(self) noexcept nogil:
-        """Whether the table has room for one more block."""
         if has_room(self.blocks):
             return True
         self.need = MEMORY

@@ -124,7 +124,6 @@ class RangeTable:
         )
 
     def by_stack(self) -> list[MappedStack]:
-        """Returns the sums of each stack's mappings, the largest first."""
         found: dict[int, MappedStack] = {}
         for each in self._ranges:
             was = found.get(each.stack, MappedStack(each.stack, 0, 0, each.birth_ns))

@@ -110,7 +110,6 @@ cdef inline bint grow_threads(Threads* threads) noexcept nogil:
 
 
 cdef inline void remember(Threads* threads, Py_ssize_t row, uint64_t address) noexcept nogil:
-    """Records that a thread has allocated an address."""
     cdef uint32_t at = threads.rows[row].newest
     threads.last[row * threads.kept + at] = address
     threads.rows[row].newest = at + 1 if at + 1 < <uint32_t>threads.kept else 0

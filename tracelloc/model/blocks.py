@@ -74,7 +74,6 @@ class Blocks:
 
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
-        """Joins blocks: all rows of the parts, in the order of the parts."""
         if not parts:
             return cls.empty()
         whole = cls._of(

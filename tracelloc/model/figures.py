@@ -107,7 +107,6 @@ class Totals:
         return parts if self.sample_bytes is None else _rounded(parts)
 
     def whole_number(self, parts: int) -> int:
-        """Converts one count, in the unit of these totals, to whole blocks."""
         return int(self.whole_counts(np.array([parts], np.int64))[0])
 
 

@@ -105,7 +105,6 @@ class GrowingType:
     bytes_per_min: float
 
     def scaled(self, share: float) -> GrowingType:
-        """Returns the type's growth, multiplied by a share of its objects, 0 to 1."""
         count, size = self.count_per_min * share, self.bytes_per_min * share
         return replace(self, count_per_min=count, bytes_per_min=size)
 

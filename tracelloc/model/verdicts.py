@@ -75,7 +75,6 @@ class Suspect:
 
     @property
     def stack(self) -> int:
-        """The stack with the largest share."""
         return self.members[0].stack
 
 
@@ -131,7 +130,6 @@ class Sites:
 
     @classmethod
     def concatenate(cls, parts: list[Sites]) -> Sites:
-        """Joins parts, of which there is at least one: all their sites, in order."""
         return cls(
             *(
                 np.concatenate([getattr(part, field.name) for part in parts])

@@ -191,6 +191,5 @@ _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE}
 
 
 def _rounded(seconds: float) -> float:
-    """Rounds to two significant digits."""
     rounded = round(seconds, 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0)
     return rounded if rounded < 10 else float(round(rounded))

@@ -132,7 +132,6 @@ class VerdictHistory:
         """How often each site's verdict "leaking" was retracted."""
 
     def grow(self, count: int) -> None:
-        """Makes room for this many sites; columns that are too short at least double."""
         room = len(self._called)
         if count <= room:
             return

@@ -45,7 +45,6 @@ class Prefixes:
     """Numbers of the innermost frames of each stack, per depth: equal frames, equal number."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
-        """``is_wrapper``: whether a return address lies in code that only forwards allocations."""
         self._is_wrapper = is_wrapper
         self._known: list[dict[Frames, int]] = [{} for _ in P.prefix_depths]
         self._numbers = np.empty((0, len(P.prefix_depths)), np.int64)

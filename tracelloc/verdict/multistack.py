@@ -128,7 +128,6 @@ class SplitLeaks:
     """Finds split leaks; remembers the stacks' frames and earlier verdicts on their sums."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
-        """``is_wrapper``: whether a return address lies in code that only forwards allocations."""
         self._prefixes = Prefixes(is_wrapper)
         self._callers = SharedCallers()
         self._kinds = tuple((_Sums(), _Sums()) for _ in range(2))

@@ -134,7 +134,6 @@ cdef class RuleSet:
 
     @property
     def is_signed(self):
-        """Whether the return address has an authentication code."""
         return self.rules.state.is_signed != 0
 
     @property
@@ -142,12 +141,10 @@ cdef class RuleSet:
         return self.rules.is_fallback != 0
 
     def row(self, address):
-        """Returns the row for these rules at an address, in the format of probes/row.h."""
         return encode(&self.rules, <uint64_t>(address & MASK))
 
 
 def reason_row(int reason):
-    """Returns a row that has only the reason why rules cannot be encoded."""
     return unencodable(reason)
 
 

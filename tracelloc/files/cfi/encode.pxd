@@ -181,7 +181,6 @@ cdef inline int return_place(const Rule* address, const Rule* fp) noexcept nogil
 
 
 cdef inline uint64_t encode_aarch64(const Rules* rules) noexcept nogil:
-    """Returns the row for some rules; it may only have the reason why there is none."""
     cdef const State* state = &rules.state
     cdef const Rule* address = &state.rules[LR]
     cdef const Rule* fp = &state.rules[FP]

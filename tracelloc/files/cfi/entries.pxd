@@ -55,7 +55,6 @@ cdef enum:
 
 
 cdef inline int read_entry(const Section* section, int64_t at, Entry* entry) noexcept nogil:
-    """Reads the entry at an offset of the section."""
     cdef Cursor cursor
     cdef uint64_t length
     cdef bint is_wide, has_wide_number
@@ -124,7 +123,6 @@ cdef inline void read_augmentation(
 
 
 cdef inline int read_cie(const Section* section, int64_t offset, Cie* cie) noexcept nogil:
-    """Reads the CIE at an offset of the section."""
     cdef Entry entry
     cdef Cursor* cursor = &entry.body
     cdef const uint8_t* letters
@@ -161,7 +159,6 @@ cdef inline int read_cie(const Section* section, int64_t offset, Cie* cie) noexc
 
 
 cdef inline int read_fde_entry(const Section* section, Entry* entry, Fde* fde) noexcept nogil:
-    """Decodes an entry as an FDE."""
     cdef Cursor* cursor = &entry.body
     cdef uint64_t at = entry.number
     cdef int failure
@@ -185,7 +182,6 @@ cdef inline int read_fde_entry(const Section* section, Entry* entry, Fde* fde) n
 
 
 cdef inline int read_fde(const Section* section, int64_t offset, Fde* fde) noexcept nogil:
-    """Reads the FDE at an offset of the section."""
     cdef Entry entry
     cdef int failure = read_entry(section, offset, &entry)
     return failure if failure else read_fde_entry(section, &entry, fde)

@@ -43,7 +43,6 @@ cdef struct Operands:  # the machine's stack
 
 
 cdef inline End read_word(const Memory* memory, uint64_t address, uint64_t* value) noexcept nogil:
-    """Reads the 64-bit number at an address."""
     cdef uint64_t at = address - memory.address
     if memory.size < 8 or at > memory.size - 8:
         return OUTSIDE_COPY
@@ -159,7 +158,6 @@ cdef inline void move(Operands* operands, Cursor* code, int operation) noexcept 
 cdef inline End carry_out(
     Operands* operands, Cursor* code, const Registers* registers, const Memory* memory
 ) noexcept nogil:
-    """Executes one operation of an expression."""
     cdef int operation = <int>read_fixed(code, 1)
     cdef uint64_t value = 0, top
     cdef int64_t distance

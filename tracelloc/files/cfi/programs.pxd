@@ -99,7 +99,6 @@ cdef inline void begin_program(
 
 
 cdef inline void advance(Program* program, int operation) noexcept nogil:
-    """Executes an instruction that moves the location."""
     cdef const Fde* fde = program.fde
     cdef uint64_t target, delta, location = program.next_location
     cdef uint128_t step

@@ -68,7 +68,6 @@ class Recent(Generic[K, V]):
         self._total = 0
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """Returns the value of a key, made if it is not kept."""
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]

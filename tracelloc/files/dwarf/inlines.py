@@ -77,7 +77,6 @@ class EntryWalker:
             yield start, self._ranges(found)
 
     def variables(self) -> Iterator[Attributes]:
-        """Yields the attributes of each variable with a location."""
         kinds = self._some(abbrev.TAG_VARIABLE, (abbrev.AT_LOCATION,), _VARIABLE)
         for _, found in self._entries(kinds):
             yield found

@@ -135,7 +135,6 @@ class Facet(ABC, Generic[T]):
         self.process, self.context = process, context
 
     def begin(self, now_ns: int) -> None:
-        """Records that an inspection begins: its time, and the process's state."""
         self.began_ns, state = now_ns, self._state_now()
         self._repeats = self._repeats + 1 if state == self._state else 0
         self._state = state

@@ -207,7 +207,6 @@ class ObjectsFacet(Facet[ObjectFindings]):
 
     @property
     def _found(self) -> ObjectFindings | None:
-        """Returns the findings on the runtime that the program has; None without a runtime."""
         found = (watch.findings for watch in self._watches)
         return next((each for each in found if each is not None), None)
 

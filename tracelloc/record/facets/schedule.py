@@ -127,7 +127,6 @@ class Schedule:
         self._supervisor.note_failure(self.kind.task, pid, error, is_final=True)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until no inspection is in progress, or until the timeout."""
         if self._working is not None:
             self._working[1].result(timeout_s)
 

@@ -167,7 +167,6 @@ class WalkedHeap:
 
     @property
     def coverage(self) -> float:
-        """Share of the heap's bytes that the walk accounts for, 0 to 1."""
         return part_seen(self.arenas)
 
 

@@ -35,7 +35,6 @@ class BlockPages:
     counts: I64  # Number of its blocks
 
     def states(self) -> States:
-        """Returns a state for each block, page by page: all are in use."""
         return np.full(int(self.counts.sum()), BlockState.IN_USE, np.uint8)
 
     def find(self, addresses: U64) -> tuple[I64, I64, Mask]:

@@ -326,7 +326,6 @@ cdef class PackedEntries:
                     entries[n] = following[n] = 0
 
     def set_states(self, const int64_t[::1] rows, int state):
-        """Sets the state of some rows."""
         cdef Py_ssize_t n
         for n in range(rows.shape[0]):
             if not 0 <= rows[n] < self.count:
@@ -513,7 +512,6 @@ cdef class ListReader:
         free(self.held)
 
     def forget(self):
-        """Drops all copied pages, so that lists are read as they are now."""
         memset(self.held, 0xFF, PAGES * 8)
 
     cdef bint word_at(self, uint64_t address, uint64_t* into) noexcept nogil:

@@ -95,7 +95,6 @@ class ClassTally:
         return starts, tables
 
     def largest(self, most: int) -> list[int]:
-        """Returns the addresses of the virtual tables whose blocks have most bytes."""
         return sorted(self._sums, key=lambda table: -self._sums[table][1])[:most]
 
     def usage(self, names: ClassNames) -> tuple[ClassUsage, ...]:

@@ -66,7 +66,6 @@ def _mark_tcaches(
     arenas: list[Arena],
     count: int,
 ) -> None:
-    """Finds an arena's thread caches by their contents."""
     arena, addresses = found
     rows, was_read = reader.memory.read(addresses + np.uint64(16), 10 * count)
     counts, heads = rows[:, : count // 4].copy().view(np.uint16), rows[:, count // 4 :]
@@ -159,7 +158,6 @@ class _FreeLists:
         self._room = np.empty(_MOST_LISTED, np.uint64)
 
     def forget(self) -> None:
-        """Drops cached memory, so that lists are read as they are now."""
         self._lists.forget()
 
     def read(self, user: int, size_bytes: int, to_user: int) -> U64:

@@ -85,7 +85,6 @@ _LAYOUTS: Final = _Layout(17, 7, 20, 28, False), _Layout(16, 3, 18, 26, True)
 
 
 def _classes(entries: U64) -> I64:
-    """Returns the size classes that rows of the page map's words state."""
     if entries.shape[1] == 1:
         return (entries[:, 0] >> np.uint64(48)).astype(np.int64)
     return ((entries[:, 1] & _LOW_BITS) >> np.uint64(5)).astype(np.int64)

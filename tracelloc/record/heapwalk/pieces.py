@@ -42,7 +42,6 @@ class AddressRuns:
 
     @classmethod
     def from_columns(cls, starts: U64, ends: U64) -> AddressRuns:
-        """Makes runs of sorted, disjoint starts and ends."""
         sums = np.concatenate([[np.uint64(0)], np.cumsum(ends - starts)])
         return cls(starts, ends, sums.astype(np.uint64))
 
@@ -71,7 +70,6 @@ class AddressRuns:
         return below
 
     def bytes_of(self, starts: U64, ends: U64) -> U64:
-        """Returns how many bytes of each range are in the runs."""
         if len(starts):
             # Most often all is in one run.
             run = int(np.searchsorted(self.starts, starts.min(), side="right")) - 1

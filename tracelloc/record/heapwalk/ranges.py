@@ -41,7 +41,6 @@ class BlockRanges:
 
     @classmethod
     def in_use(cls, heap: WalkedHeap) -> BlockRanges:
-        """Returns all blocks of a heap that are in use, by address."""
         most = heap.entry_count
         found = cls(np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint8))
         count = 0
@@ -147,7 +146,6 @@ class PackedBlocks:
         return len(self.size_bytes)
 
     def starts(self, rows: Rows | npt.NDArray[np.uint32]) -> U64:
-        """Returns where the program's part of some blocks begins."""
         return self._starts.at(rows.astype(np.intp))
 
     def containing(self, addresses: U64) -> Rows:

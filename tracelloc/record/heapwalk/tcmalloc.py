@@ -249,7 +249,6 @@ def _caches(
 
 
 def _sizes(caches: U64) -> U64:
-    """Returns the sizes of all classes that rows of caches' words state."""
     return caches[:, 3:_CACHE_WORDS:_LIST_WORDS] & _LOW32
 
 

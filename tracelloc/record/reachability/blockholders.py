@@ -85,7 +85,6 @@ class HolderFinder:
         return [_holders(owned, paths, graph.blocks.containing(some), most) for some in wanted]
 
     def top(self, most: int) -> TopHolders:
-        """Finds the roots that retain most bytes now."""
         return _top(self._read(), most)
 
     def _read(self) -> BlockGraph:

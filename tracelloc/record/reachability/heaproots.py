@@ -113,7 +113,6 @@ class RootParts:
     def add_region(
         self, region: Region, by_stack: _Threads, by_data: _Threads, titles: Titles
     ) -> None:
-        """Adds a mapping without variables. Mappings must be added by address."""
         stacks = by_stack.within(region)
         root = mapping_root(region)
         if stacks and not region.inode:
@@ -133,7 +132,6 @@ class RootParts:
         self._cut(region.end, 1)
 
     def name_anonymous(self, name: str, ranges: Iterable[tuple[int, int]]) -> None:
-        """Names parts of memory that is anonymous otherwise."""
         owner, nameless = self.number(HeapRoot(RootKind.RUNTIME, name)), self.number(_ANONYMOUS)
         for edges in ranges:
             for edge in edges:

@@ -106,7 +106,6 @@ class LostStructures:
         )  # fmt: skip
 
     def sum(self, rows: Mask) -> BlockSum:
-        """Returns the blocks of the structures that a mask selects."""
         return BlockSum(int(self.counts[rows].sum()), int(self.size_bytes[rows].sum()))
 
     def groups(self, rows: Mask) -> Iterator[LostGroup]:

@@ -69,7 +69,6 @@ class Ownership:
         return self.order < self.graph.count
 
     def sums(self, which: U32 | Mask) -> BlockSum:
-        """Returns count and bytes of the blocks among some numbers, which may be a mask of all."""
         found = BlockSum()
         for at in range(0, len(which), AT_ONCE):
             some = which[at : at + AT_ONCE]
@@ -102,7 +101,6 @@ class Ownership:
         return values
 
     def dominates(self, numbers: U32, others: U32) -> Mask:
-        """Returns a mask: whether each number dominates the other number at the same index."""
         counts = self.inherited(np.ones(self.count, np.uint32))
         places = np.zeros(self.count, np.uint32)
         place(self.dominator, counts, places)
@@ -204,11 +202,9 @@ class BlockPaths:
         return found
 
     def root_of(self, fold: int) -> int:
-        """Returns the index of the root with which a fold's path begins."""
         return int(self._roots[fold])
 
     def roots_before(self, numbers: U32) -> U32:
-        """Returns the indexes of the roots with which the paths to some blocks begin."""
         return self._roots[self.fold[numbers]]
 
     def path(self, fold: int, before: U32, numbers: U32, retained: BlockSum) -> HolderPath:

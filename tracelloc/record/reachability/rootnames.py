@@ -149,7 +149,6 @@ class _Naming:
         return total
 
     def _name_thread_variables(self, symbols: ModuleSymbols) -> None:
-        """Names the program's own thread-local variables, of all threads at once."""
         layout = symbols.data_layout
         size = layout.thread_bytes, layout.thread_alignment
         rows, offsets, ids = [], [], []

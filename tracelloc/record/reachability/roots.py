@@ -66,7 +66,6 @@ class MemoryKinds:
         return found
 
     def without(self, ranges: Ranges) -> MemoryKinds:
-        """Returns a copy in which some ranges are dead."""
         pieces = list(zip(self.cuts, [*self.cuts[1:], 1 << 64], self.kinds, strict=True))
         quiet, dead = (
             [(start, end) for start, end, kind in pieces if kind == wanted]

@@ -68,7 +68,6 @@ class LoggedPiece(NamedTuple):
         return self.words[first:last]
 
     def addresses(self, words: U64) -> U64:
-        """Returns the memory addresses of some of the piece's packed words."""
         return (words >> np.uint64(_PLACE_SHIFT) << np.uint64(3)) + np.uint64(self.start)
 
 

@@ -174,7 +174,6 @@ class CensusTaker:
         return found
 
     def _sums(self, found: FoundObjects) -> F64:
-        """Returns numbers and bytes of objects, by type number."""
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])
         large_bytes = own_bytes(self._types, self._names.named(*UNCOUNTED), large.type, large.words)

@@ -192,7 +192,6 @@ class CodeObjects:
         return self._text(address + self._layout.head, self._read)
 
     def function(self, code: int) -> RuntimeFrame:
-        """Returns the function of a code object, with its first line."""
         image, layout = self._read(code, _CODE_BYTES), self._layout
         words = _words(image)
         if len(image) < _CODE_BYTES or words[1] != self._type:

@@ -385,6 +385,5 @@ class _MethodCache:
         self._names = np.unique(words[is_name])
 
     def has(self, address: int) -> bool:
-        """Whether an entry's name is the string at an address."""
         at = int(np.searchsorted(self._names, np.uint64(address)))
         return at < len(self._names) and int(self._names[at]) == address

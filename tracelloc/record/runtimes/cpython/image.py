@@ -331,7 +331,6 @@ class HeapImage:
         return np.concatenate(found)
 
     def address(self, word: int) -> int:
-        """Returns the process's address of a word of the image."""
         if word < self.pool_words:
             return int(self.found.blocks.addresses[word // _POOL_WORDS]) + word % _POOL_WORDS * 8
         piece = int(np.searchsorted(self.piece_at, word, side="right")) - 1

@@ -87,7 +87,6 @@ class Types:
         return Objects(rows[:count].copy(), at[:count].copy(), types[:count].copy())
 
     def column(self, figure: str) -> U64:
-        """Returns a field of all types, by number."""
         return np.array([getattr(known, figure) for known in self.known], np.uint64)
 
     def with_flag(self, flag: int) -> Mask:
