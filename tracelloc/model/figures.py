@@ -291,7 +291,6 @@ class ThreadActivity:
 
     @property
     def remote_freed_count(self) -> int:
-        """Blocks freed by another thread than the allocating one."""
         return sum(flow.count for flow in self.flows)
 
     @property

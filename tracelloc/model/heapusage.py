@@ -111,7 +111,6 @@ class ArenaUsage:
 
     @property
     def free_resident_bytes(self) -> int:
-        """Resident bytes of the arena that are free, in caches and free lists or at its end."""
         return sum(self.resident.get(part, 0) for part in KEPT_PARTS)
 
     @property

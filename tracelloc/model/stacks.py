@@ -68,9 +68,7 @@ class CallStacks:
         self._used: int = 0
 
     def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
-        """Replaces all stacks by saved ones, with more stacks or frames, ``NO_STACK`` included.
-        ``starts``: where in ``frames`` each stack begins; -1 if its frames are unknown.
-        """
+        """Replaces all by saved stacks; ``starts``: -1 if the frames are unknown."""
         self._starts, self._depths, self._flags = starts, depths, flags
         self._frames, self._count, self._used = frames, len(starts), len(frames)
 

@@ -176,7 +176,6 @@ class Snapshot(ProcessStatus):
 
     @property
     def sample_bytes(self) -> int | None:
-        """Mean distance of samples in bytes; totals are estimates then. None: exact totals."""
         return self.totals.sample_bytes
 
     @property
@@ -242,7 +241,6 @@ class Snapshot(ProcessStatus):
         return _why_partial(flags) if flags else None
 
     def frames(self, index: int) -> Frames:
-        """Returns the return addresses of a stack, innermost first; empty if unknown."""
         return self.stacks.frames(index) or ()
 
 

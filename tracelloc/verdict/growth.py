@@ -275,9 +275,7 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
 
 
 def beginning_within(edges: F64, until: F64, first: I64) -> F64:
-    """Returns when each site began to leak within its slice ``first``, assuming its later pace.
-    ``edges``, ``until``: the slices' edges and the blocks until each edge, a row per site.
-    """
+    """Returns when sites began to leak within their slices ``first``, at their later pace."""
     rows = np.arange(len(first))
     begin, end = edges[rows, first], edges[rows, first + 1]
     count = until[rows, first + 1] - until[rows, first]

@@ -220,7 +220,6 @@ class _Sums:
     def _judge(
         self, groups: Groups, look: JudgedStacks
     ) -> Generator[None, None, tuple[Sites, I64]]:
-        """Judges the sum of each group; also returns how often each verdict was retracted."""
         sums = yield from look.census.totals_of_groups(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         known = self._number_of

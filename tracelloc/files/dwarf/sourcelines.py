@@ -177,7 +177,6 @@ class SymbolizerPipe:
         self._process = None
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """Returns one chain of source frames per address, empty after a failure. Never raises."""
         found: list[Chain] = []
         for start in range(0, len(addresses), _BATCH):
             if self.reason is None:
@@ -248,9 +247,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _chain(answer: dict[str, Any]) -> Chain:
-    """Returns the chain of source frames in one answer of llvm-symbolizer. If there is no line, a
-    file name without a slash comes from a symbol table and is ignored.
-    """
+    """Returns the source frames in an answer, without file names from symbol tables."""
     frames = []
     symbols = answer.get("Symbol", [])
     for number, symbol in enumerate(symbols):
@@ -281,9 +278,7 @@ class LineDecoder(Protocol):
 
 
 class SourceLines:
-    """Looks up source frames by address. Thread-safe; debug information is decoded on demand. For
-    files without debug information, this costs one lookup of their sections.
-    """
+    """Looks up source frames by address. Thread-safe; decodes debug information on demand."""
 
     def __init__(
         self,

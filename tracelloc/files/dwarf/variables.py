@@ -32,7 +32,6 @@ class VariableReader:
         self._found: dict[int, tuple[DebugUnit, int, int]] | None = None
 
     def places(self, addresses: Sequence[int]) -> list[SourcePlace]:
-        """Returns where the variables that begin at addresses are declared. Never raises."""
         if self._found is None:
             self._found = {}
             if self._info.info is not None and self._info.info.size <= _LARGEST_INFO_BYTES:

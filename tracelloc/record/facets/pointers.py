@@ -112,9 +112,7 @@ class PointersFacet(Facet[SearchResult]):
         self.process.heap.unreachable.is_refused = True
 
     def pause_ns(self, now_ns: int) -> int | None:
-        """Returns ns to the next search; None until there are old blocks, or if none is possible.
-        For the first search, blocks are old after some seconds: the next one may be much later.
-        """
+        """Returns ns to the next search; None until there are old blocks, or if there is none."""
         unreachable = self.process.heap.unreachable
         unreachable.is_refused |= not self.context.reads_memory
         began_ns = self.process.heap.table.cohorts.start_ns

@@ -260,9 +260,7 @@ class _Places:
         )
 
     def _library_before(self, number: int) -> str:
-        """Returns the file whose variables (bss) a mapping continues; empty if there is none. The
-        kernel does not tell a library's bss from memory that was mapped right behind it.
-        """
+        """Returns the file whose variables (bss) a mapping seems to continue; empty if none."""
         before, mapping = self._mappings[number - 1], self._mappings[number]
         if not number or before.end != mapping.start or before.rights[:2] != "rw":
             return ""

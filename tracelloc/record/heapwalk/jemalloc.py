@@ -246,9 +246,7 @@ class _Extents:
 def _mark_cached(
     reader: PieceReader, regions: list[Region], entries: U64, layout: _Layout
 ) -> tuple[list[tuple[int, int]], int]:
-    """Marks regions in threads' caches: free, although jemalloc counts them as in use. Returns the
-    start and end of each cache's stack, and how many are not of one size.
-    """
+    """Marks regions in caches as free; returns their stacks, and how many are of no one size."""
     stacks: list[tuple[int, int]] = []
     changed = 0
     for region in regions:

@@ -30,7 +30,6 @@ class BlockKinds:
     """Assigns a kind's number to each block of a heap; new kinds get new numbers."""
 
     def __init__(self, tally: ClassTally, names: ClassNames) -> None:
-        """``tally`` must keep blocks; ``names``: of classes."""
         self.kinds: list[BlockKind] = []
         self._starts, tables = tally.blocks_by_address()
         unique, which = np.unique(tables, return_inverse=True)

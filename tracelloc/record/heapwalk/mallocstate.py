@@ -84,9 +84,7 @@ class MallocParameters:
 
 
 def find_arena_states(reader: PieceReader, regions: list[Region]) -> list[ArenaState]:
-    """Finds all arenas, the main arena first; none if glibc's malloc is not there or not used. If
-    several C libraries are loaded (dlmopen(3)), returns the arenas of the one with most memory.
-    """
+    """Finds all arenas, the main one first, of the C library with most memory; or none."""
     data = [r for r in regions if r.rights.startswith("rw") and r.inode]
     of_c_library = [r for r in data if base_name(r.path).startswith(("libc.so", "libc-2"))]
     key = reader.memory.process.pid, *of_c_library
@@ -139,7 +137,6 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
 
 
 def _are_bins(reader: PieceReader, own: U64, words: U64) -> bool:
-    """Whether the first and the last chunk of nearly all bins point back to these."""
     chunks, was_read = reader.memory.read(words + np.uint64(16), 16)
     backward, forward = chunks[::2, 1] == own, chunks[1::2, 0] == own
     return (

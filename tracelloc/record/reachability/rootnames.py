@@ -176,11 +176,7 @@ class _Naming:
 def _variables(
     symbols: ModuleSymbols, addresses: U64, *, of_threads: bool = False
 ) -> Iterator[tuple[Symbol, int, int]]:
-    """Yields the variables at ascending file addresses: (variable, first row, end of rows).
-
-    Asks for some addresses at a time, as a variable with many words is looked up only once.
-    Raises FileReadError.
-    """
+    """Yields variables at ascending addresses: (variable, first row, end). Raises FileReadError."""
     is_open = np.ones(len(addresses), np.bool_)
     for _ in range(_MOST_ROUNDS):
         rows = np.flatnonzero(is_open)

@@ -95,9 +95,7 @@ def kinds_of(
     unused: Ranges,
     roots: Ranges = (),
 ) -> MemoryKinds:
-    """Returns which memory of a process is a root, given the walked heap; None: not walkable.
-    ``unused``: see ``unused_parts``. ``roots``: ranges of the heap that are roots nevertheless.
-    """
+    """Returns which memory is a root; ``unused`` parts are not, ``roots`` of the heap are."""
     regions = reader.regions()
     return MemoryKinds.merge(
         [stretch for arena in heap.arenas for stretch in arena.stretches()] if heap else [],

@@ -55,9 +55,7 @@ class MemoryScanner:
         self._words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
 
     def scan(self, start: int, end: int, *, is_code: bool, are_roots: bool = True) -> bool:
-        """Scans resident memory; pointers in code need not be aligned. ``are_roots``: see
-        ``BlockBits.scan``. Returns False if ``may_go_on`` did. Raises TargetError, PrivilegeError.
-        """
+        """Scans resident memory, code at any byte. Returns False if ``may_go_on`` did."""
         for address in range(start, end, _PIECE_BYTES):
             if not self._may_go_on():
                 return False
@@ -172,9 +170,7 @@ class PointerSearch:
     def _add_blocks(
         self, heap: WalkedHeap | None, some_blocks: Callable[[], Iterable[Blocks]]
     ) -> list[tuple[int, int]]:
-        """Adds the heap's blocks, and traced blocks that were cut from them or lie elsewhere. A
-        block's walked size wins. Returns the blocks of the heap from which others were cut.
-        """
+        """Adds the heap's blocks and other traced ones; returns blocks from which some were cut."""
         for walked_blocks in () if heap is None else BlockRanges.some_in_use(heap, forget=True):
             self.bits.add(walked_blocks.starts, walked_blocks.reaches)
         others = [(NO_ENTRIES, NO_ENTRIES)]

@@ -153,7 +153,6 @@ class CPython:
         return f"Python {self.version[0]}.{self.version[1]}{without}"
 
     def publish(self, words: SpaceControl) -> None:
-        """Tells the probes where Python's frames are, by the process's control words."""
         place = self.address + self.layout.interpreter
         words.set_python(place, other_pid_namespace(self._process) or (0, 0), self.layout.probes)
 

@@ -95,7 +95,6 @@ class Types:
         return flagged
 
     def number(self, addresses: U64) -> I64:
-        """Returns types' numbers, given addresses; negative if an address is not that of a type."""
         numbers = np.empty(len(addresses), np.int64)
         self.numbers.look_up(addresses, numbers)
         return numbers
@@ -197,9 +196,7 @@ class LargeObjects:
 def read_large(
     memory: RemoteMemory, types: Types, blocks: PoolBlocks, objects: Objects, seen: Addresses
 ) -> LargeObjects:
-    """Reads Python objects that are too large for pools, unless their heads were ``seen``. Finds
-    only objects that the collector tracks. Raises TargetError, PrivilegeError.
-    """
+    """Reads tracked objects beyond pools, unless ``seen``. Raises TargetError, PrivilegeError."""
     heads = objects.at[types.with_flag(_HAVE_GC)[objects.type]] - HEAD_BYTES // 8
     pointers = np.concatenate([blocks.words[heads], blocks.words[heads + 1]])
     found_types, found_words = [np.empty(0, np.int64)], [np.empty((0, 5), np.uint64)]
