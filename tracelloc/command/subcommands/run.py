@@ -56,8 +56,8 @@ def _run(given: Namespace) -> int:
     settle_target(line)
     gc.disable()  # what is made now stays; until tracing begins
     import_numpy()
-    from tracelloc.record.worker.zygote import ZYGOTE
     from tracelloc.command.testruns import LeakCheck, check_leaks, serve_tests
+    from tracelloc.record.worker.zygote import ZYGOTE
 
     ZYGOTE.fork_off()
     if given.tests:
