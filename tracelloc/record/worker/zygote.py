@@ -98,7 +98,7 @@ class Zygote:
             self._ensure()
 
     def fork_off(self) -> None:
-        """Forks the process off this one, which has no threads yet: a new Python costs 0.2 s more.
+        """Forks the process off this one, which has no threads yet: a new Python costs 0.1 s more.
 
         It shares this process's memory, so only for who trusts the program that is traced.
         """
