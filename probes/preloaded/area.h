@@ -110,7 +110,8 @@ struct preload_control {
 	__u32 leaving; /* no thread may begin a call until probes are attached (leave.h); set by both */
 	__u32 gap_holder[14];
 	/* Written by the profiler: */
-	__u64 min_size; /* smallest reported block, in bytes; max_size: the largest */
+	/* Smallest reported block, in bytes, and largest; largest 0: frees are not reported, either. */
+	__u64 min_size;
 	__u64 max_size;
 	__u32 clock;      /* enum preload_clock */
 	__u32 max_frames; /* of a stack */

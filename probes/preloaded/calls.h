@@ -54,7 +54,8 @@ static int report(u32 kind, u64 address)
 {
 	const struct preload_control *control = guard.control;
 
-	if (!control || (control->samples && !take_sampled(address)) || !begin_report(kind))
+	if (!control || !control->max_size || (control->samples && !take_sampled(address)) ||
+	    !begin_report(kind))
 		return 0;
 	emit(kind, address, 0, 0);
 	end_report();

@@ -77,7 +77,7 @@ class Reader:
         mappings = list(parse_maps(process.maps_text()).values())
         self.area = SharedArea(process, area_mappings(mappings)[0], 1)
         self.area.set_up(
-            max_frames=64, min_size=0, max_size=None, sample_bytes=sample_bytes, max_stall_s=600,
+            max_frames=64, sizes=(0, None), sample_bytes=sample_bytes, max_stall_s=600,
             clears=False,
         )  # fmt: skip
         # The clocks of both machines differ.

@@ -5,17 +5,25 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from tests.commands import outcome
-from tests.harness import PATIENCE_S, TARGETS, as_nobody, made_once
+from tests.harness import PATIENCE_S, PRELOADED, TARGETS, as_nobody, made_once
 from tests.schema import Schema
+from tracelloc.model.events import EVENT_SIZE_MASK
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
+from tracelloc.record.sources.preloaded.sharedarea import SharedArea, area_mappings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
@@ -296,3 +304,49 @@ def test_without_the_option(folder: Path) -> None:
         "    assert ours == {'tracelloc', 'tracelloc.testing', 'tracelloc.testing.plugin'}\n"
     )
     done = run(folder, "test_imports.py", status=0)
+
+
+BLOCKS = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+blocks = []
+while input():
+    for each in blocks:
+        libc.free(ctypes.c_void_p(each))
+    blocks = [libc.malloc(77_777) for _ in range(3)]
+    print(*blocks, flush=True)
+"""
+
+
+def test_nothing_is_reported_before_the_first_test() -> None:
+    """Then allocations during tests alone, but all frees."""
+    source = PreloadedSource(CaptureConfig(), say=print, attach=Mock(), in_parts=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    command, variables = [sys.executable, "-c", BLOCKS], {"LD_PRELOAD": str(PRELOADED)}
+    with subprocess.Popen(command, env=os.environ | variables, **pipes) as program:
+
+        def replaced() -> set[int]:
+            program.stdin.write("again\n")
+            return set(map(int, program.stdout.readline().split()))
+
+        old = replaced()
+        process = Process(program.pid)
+        area = source.area = SharedArea(process, area_mappings(process.maps().mappings)[0], 1)
+        area.set_up(
+            max_frames=1, sizes=source._sizes, sample_bytes=None, max_stall_s=PATIENCE_S,
+            clears=False,
+        )  # fmt: skip
+        area.switch_on()
+        found = []
+        for hiding in (None, False, True):
+            if hiding is not None:
+                source.set_hiding(hiding)
+            new = replaced()
+            events = area.take_events()
+            is_new = np.isin(77_777, events["size_tag"] & np.uint64(EVENT_SIZE_MASK))
+            found.append((len(events) > 0, bool(is_new), old <= set(events["address"].tolist())))
+            old = new
+        program.stdin.write("\n")
+    area.close()
+    assert found == [(False, False, False), (True, True, True), (True, False, True)]

@@ -65,20 +65,23 @@ class Stacks(CallStacks):
 
     def add(self, stack_id: int, frames: Frames, flags: StackFlag) -> int:
         """Stores the frames of a stack id; other ids may have equal frames. Returns the index."""
+        return self.add_packed(stack_id, np.array(frames, np.uint64).tobytes(), int(flags))
+
+    def add_packed(self, stack_id: int, packed: bytes, flags: int) -> int:
+        """Does as ``add``, with frames as 64-bit words and flags as a number."""
         known = self.ids.get(stack_id)
-        words = np.array(frames, np.uint64)
         if known >= 0:
             if self._starts[known] == UNKNOWN:
-                self._note(known, words, int(flags))
+                self._note(known, np.frombuffer(packed, np.uint64), flags)
             return known
-        if self._folded and len(words) > _FOLDED_FRAMES:
-            words, flags = words[:_FOLDED_FRAMES], flags | StackFlag.TRUNCATED
+        if self._folded and len(packed) > 8 * _FOLDED_FRAMES:
+            packed, flags = packed[: 8 * _FOLDED_FRAMES], flags | StackFlag.TRUNCATED.value
         self._file_frames()
-        index = self._index_of_frames.get((words.tobytes(), int(flags)))
-        if index is None:
-            index = self._count
-            one = np.array([self._used]), np.array([len(words)]), np.array([flags], np.uint16)
-            self._append(*one, words)
+        index = self._index_of_frames.setdefault((packed, flags), self._count)
+        if index == self._count:
+            self._append_unknown(1)
+            self._note(index, np.frombuffer(packed, np.uint64), flags)
+            self._indexed = self._count
         self.ids.set(stack_id, index)
         return index
 
@@ -92,10 +95,18 @@ class Stacks(CallStacks):
                 self.ids.set(each, NO_STACK)
             return indices
         indices, is_new = self._number(ids)
-        count = int(np.count_nonzero(is_new))
-        nothing = np.zeros(count, np.int64)
-        self._append(nothing + UNKNOWN, nothing, np.zeros(count, np.uint16), np.empty(0, np.uint64))
+        self._append_unknown(int(np.count_nonzero(is_new)))
         return indices
+
+    def _append_unknown(self, count: int) -> None:
+        first, end = self._count, self._count + count
+        if end <= len(self._starts):
+            self._starts[first:end] = UNKNOWN
+            self._depths[first:end] = self._flags[first:end] = 0
+            self._count = end
+        else:
+            nothing, flags = np.zeros(count, np.int64), np.zeros(count, np.uint16)
+            self._append(nothing + UNKNOWN, nothing, flags, np.empty(0, np.uint64))
 
     def _number(self, ids: U64) -> tuple[I64, Mask]:
         indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)

@@ -54,17 +54,14 @@ def _run(given: Namespace) -> int:
         raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
     line = recorded_command_line(Namespace(debug=given.debug), given.command)
     settle_target(line)
+    gc.disable()  # what is made now stays; until tracing begins
+    import_numpy()
+    from tracelloc.command.testruns import LeakCheck, check_leaks, serve_tests
     from tracelloc.record.worker.zygote import ZYGOTE
 
-    gc.disable()  # what is made now stays; until tracing begins
-    # It gets ready while this process does.
-    ZYGOTE.start()
-    import_numpy()
+    ZYGOTE.fork_off()
     if given.tests:
-        from tracelloc.command.testruns import serve_tests
-
         return serve_tests(line, given.suppressions)
-    from tracelloc.command.testruns import LeakCheck, check_leaks
 
     check = LeakCheck(
         given.suppressions, given.top, sarif=given.sarif, junit=given.junit, log=given.log_file,

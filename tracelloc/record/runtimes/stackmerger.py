@@ -24,7 +24,6 @@ from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
 _PLACED: Final = int(StackFlag.PLACED)
-_WHOLE: Final = StackFlag(0)
 _MOST_LOOKS: Final = 100  # Looks for a stack's code that may still be being finished: seconds
 
 
@@ -33,8 +32,8 @@ class _Waiting:
     stack_id: int
     code_id: int
     groups: list[Frames]
-    outer: Frames  # An artificial frame, outermost
-    flags: StackFlag
+    outer: bytes  # Artificial frames, outermost
+    flags: int
     looks: int = 0
 
 
@@ -55,7 +54,7 @@ class StackMerger:
         self.runtime: CPython | None = None
         self._parent = None if parent is None else parent.runtime
         self._waiting: deque[_Waiting] = deque()
-        self._places: dict[Frames, Frames] = {}  # Lines of tests, by words of the library
+        self._places: dict[Frames, bytes] = {}  # Lines of tests, by words of the library
         self._said: set[str] = set()
         self._unsupported: str | None = None
         self._generation = -1
@@ -94,8 +93,7 @@ class StackMerger:
 
     def note_code(self, stack_id: int, frames: Frames, flags: StackFlag) -> None:
         """Stores a stack of code frames that stacks of runtime frames refer to."""
-        words = np.array(frames, np.uint64).tobytes()
-        self._stacks.code[stack_id] = words, int(flags & ~StackFlag.CODE)
+        self._stacks.code[stack_id] = _packed(frames), int(flags & ~StackFlag.CODE)
 
     def note_names(self, sent: SentStacks) -> None:
         """Stores names of a runtime's functions: ``struct python_code``."""
@@ -111,12 +109,12 @@ class StackMerger:
             if flags == _PLACED:
                 outer = self._places.get(words[1:])
                 if outer is None:
-                    outer = self._places[words[1:]] = sum(self._groups(words[1:]), ())
-                self._waiting.append(_Waiting(stack_id, words[0], [], outer, _WHOLE))
+                    outer = self._places[words[1:]] = _packed(sum(self._groups(words[1:]), ()))
+                self._waiting.append(_Waiting(stack_id, words[0], [], outer, 0))
                 continue
             groups = self._groups(words[2:])
-            device = self._device(words[1] - 1) if words[1] else ()
-            how = StackFlag(flags) & ~StackFlag.PYTHON
+            device = _packed(self._device(words[1] - 1) if words[1] else ())
+            how = flags & ~StackFlag.PYTHON.value
             self._waiting.append(_Waiting(stack_id, words[0], groups, device, how))
         self.settle()
 
@@ -129,9 +127,9 @@ class StackMerger:
                 self._waiting.append(one)
                 continue
             if code is None:
-                code = (), StackFlag.LOST_MISS  # It was lost; the runtime's frames are something
+                code = b"", StackFlag.LOST_MISS.value  # The runtime's frames are something
             frames = self._merged(*code, one.groups) + one.outer
-            self._stacks.add(one.stack_id, frames, code[1] | one.flags)
+            self._stacks.add_packed(one.stack_id, frames, code[1] | one.flags)
 
     def _device(self, number: int) -> Frames:
         frame = RuntimeFrame(f"[GPU {number}]", runtime="device")
@@ -143,23 +141,23 @@ class StackMerger:
         address = self._space.files.runtime_frames.address
         return [tuple(map(address, group)) for group in self.runtime.groups(words)]
 
-    def _code(self, code_id: int) -> tuple[Frames, StackFlag] | None:
+    def _code(self, code_id: int) -> tuple[bytes, int] | None:
         found = self._stacks.code.get(code_id)
         if found is not None:
-            return tuple(np.frombuffer(found[0], np.uint64).tolist()), StackFlag(found[1])
+            return found
         # It may have been finished in user space, or have come before the runtime was found.
         index = self._stacks.ids.get(code_id)
         frames = self._stacks.frames(index) if index > 0 else None
-        return None if frames is None else (frames, self._stacks.flags(index))
+        return None if frames is None else (_packed(frames), int(self._stacks.flags(index)))
 
-    def _merged(self, code: Frames, flags: StackFlag, groups: list[Frames]) -> Frames:
+    def _merged(self, code: bytes, flags: int, groups: list[Frames]) -> bytes:
         if self.runtime is None or not groups:
             return code
         is_loop, inner = self.runtime.is_loop, self.runtime.inner_frames
         frames: list[int] = []
         rest = iter(groups)
         used = end = 0
-        for address in code:
+        for address in np.frombuffer(code, np.uint64).tolist():
             if is_loop(address):
                 # The loop calls nothing else: frames directly within it are part of it.
                 del frames[max(end, len(frames) - inner) :]
@@ -174,4 +172,8 @@ class StackMerger:
             end = end if used and not flags else len(frames)
             frames[end:end] = [frame for group in rest for frame in group]
         self.uneven_count += used != len(groups)
-        return tuple(frames)
+        return _packed(frames)
+
+
+def _packed(frames: Sequence[int]) -> bytes:
+    return np.array(frames, np.uint64).tobytes()

@@ -392,6 +392,26 @@ def test_its_limits(program: Path, worker: FileWorker, opened: Open) -> None:
     assert re.search(r"Max processes +0 +0 ", limits)
 
 
+def test_a_process_forked_off_has_no_more_rights_than_an_executed_one() -> None:
+    def facts(begin: Callable[[zygote.Zygote], None]) -> object:
+        forks = zygote.Zygote()
+        begin(forks)
+        worker = forks.fork(0)
+        pid, directory = forks._process.pid, Path(f"/proc/{forks._process.pid}")
+        status = (directory / "status").read_text()
+        rights = re.findall(r"^(?:Uid|Gid|Groups|Seccomp|Cap|NoNew).*", status, re.MULTILINE)
+        files = {each.name: each.readlink() for each in (directory / "fd").iterdir()}
+        channel = str(files.pop("0")).partition("[")[0]
+        found = rights, files, channel, os.getsid(pid) == pid, (directory / "cwd").readlink()
+        limits = (directory / "limits").read_text()
+        worker.kill()
+        worker.wait(PATIENCE_S)
+        forks.close()
+        return found, limits
+
+    assert facts(zygote.Zygote.fork_off) == facts(zygote.Zygote.start)
+
+
 @pytest.mark.parametrize(
     ("code", "why"),
     [

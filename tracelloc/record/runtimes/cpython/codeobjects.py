@@ -31,12 +31,16 @@ class LineTable:
     """The decoded ``co_linetable`` of one code object."""
 
     def __init__(self, table: bytes, first_line: int) -> None:
-        """Decodes a ``co_linetable``, up to the first damage."""
-        self._first_line = first_line
+        """``table``: a ``co_linetable``, which is decoded when needed, up to the first damage."""
+        self._table = table
+        self._first_line = self._line = first_line
         self._starts = array("I")
         self._lines = array("i")
-        line, start, at = first_line, 0, 0
-        while at < len(table):
+        self._at = self._end = 0  # Of the table; and where the decoded instructions end
+
+    def _decode(self, offset: int) -> None:
+        table, line, start, at = self._table, self._line, self._end, self._at
+        while at < len(table) and start <= offset:
             code = table[at] >> 3 & 15
             length = (table[at] & 7) + 1
             at += 1
@@ -53,12 +57,13 @@ class LineTable:
             self._starts.append(start)
             self._lines.append(_NONE if code == _NO_LINE else max(_NONE, min(line, _MOST_LINES)))
             start += length * _UNIT_BYTES
-        self._end = start
+        self._line, self._end, self._at = line, start, at
 
     def line(self, offset: int) -> int | None:
         """Returns the line of the instruction at an offset in bytes; None if it has none."""
         if offset < 0:
             return self._first_line
+        self._decode(offset)
         if offset >= self._end:
             return None
         line = self._lines[bisect_right(self._starts, offset) - 1]

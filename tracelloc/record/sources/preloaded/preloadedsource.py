@@ -82,10 +82,9 @@ class PreloadedSource:
         """``say`` is told whether library or probes report, and why; ``attach`` puts a probe on the
         library's marker; ``is_alone``: no probes can take over; ``spares_runtimes``: leaves
         programs with supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``;
-        ``in_parts``: whether allocations are hidden at first (``set_hiding``), and memory is
-        cleared.
+        ``in_parts``: whether nothing is reported at first (``set_hiding``), and memory is cleared.
         """
-        self._is_hiding = self._clears = in_parts
+        self._is_hiding = self._has_nothing = self._clears = in_parts
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
@@ -103,8 +102,7 @@ class PreloadedSource:
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
             max_frames=self._config.max_frames,
-            min_size=self._min_size,
-            max_size=self._config.max_block_bytes,
+            sizes=self._sizes,
             sample_bytes=self._config.sample_bytes,
             max_stall_s=self._max_stall_s,
             clears=self._clears,
@@ -118,13 +116,15 @@ class PreloadedSource:
 
     def set_hiding(self, hiding: bool) -> None:
         """Sets whether only frees are reported, no allocations; also in programs executed later."""
-        self._is_hiding = hiding
+        self._is_hiding, self._has_nothing = hiding, False
         if self.area is not None:
-            self.area.set_min_size(self._min_size)
+            self.area.set_sizes(*self._sizes)
 
     @property
-    def _min_size(self) -> int:
-        return _NO_SIZE if self._is_hiding else self._config.min_block_bytes
+    def _sizes(self) -> tuple[int, int | None]:
+        least = _NO_SIZE if self._is_hiding else self._config.min_block_bytes
+        # As long as no block has been reported, no free need be.
+        return least, 0 if self._has_nothing else self._config.max_block_bytes
 
     def disconnect(self) -> None:
         """Disconnects from the current memory image. May be called twice."""

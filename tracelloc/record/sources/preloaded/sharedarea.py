@@ -247,8 +247,7 @@ class SharedArea:
         self,
         *,
         max_frames: int,
-        min_size: int,
-        max_size: int | None,
+        sizes: tuple[int, int | None],
         sample_bytes: int | None,
         max_stall_s: float,
         clears: bool,
@@ -269,12 +268,12 @@ class SharedArea:
         self._field("max_stall", np.uint64)[0] = int(max_stall_s * self._ticks_per_s)
         self._field("max_frames", np.uint32)[0] = max_frames
         self._field("clears", np.uint64)[0] = clears
-        self.set_min_size(min_size)
-        self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if max_size is None else max_size
+        self.set_sizes(*sizes)
 
-    def set_min_size(self, size_bytes: int) -> None:
-        """Sets the size of the smallest block that is reported."""
-        self._field("min_size", np.uint64)[0] = size_bytes
+    def set_sizes(self, least: int, most: int | None) -> None:
+        """Sets the sizes of the smallest and the largest block (0: no frees either) reported."""
+        self._field("min_size", np.uint64)[0] = least
+        self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if most is None else most
 
     def switch_on(self) -> None:
         """Makes the process report events from now on."""
