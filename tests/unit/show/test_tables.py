@@ -106,7 +106,7 @@ def test_what_a_search_missed() -> None:
     lost = LostMemory(0.0, none, none, (), 1, none, none, **gaps)  # type: ignore[arg-type]
     lines = list(leak_lines(TARGET, lost, 3))
     said = [
-        ("50.0 % of the heap was understood, ", "and the rest counts as pointing to whatever it"),
+        ("50.0 % of the heap was understood, ", "and each address in the rest counts as a pointer"),
         ("3 pointers did not fit into memory, ", "and what they point to counts as in use"),
         ("1.00 KiB of the process are swapped ", "out and were not read: what only they point"),
     ]

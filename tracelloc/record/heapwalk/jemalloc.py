@@ -91,8 +91,8 @@ def _classes(entries: U64) -> I64:
 
 
 _DOUBLINGS: Final = [(4 + n) << bits - 2 for bits in range(6, 50) for n in (1, 2, 3, 4)]
-# Bytes of each size class: these, then four for each doubling
-_SIZES: Final = np.array([8, 16, 32, 48, 64, *_DOUBLINGS, *[0] * 64], np.int64)
+# Bytes of each size class: these, then four for each doubling, then none up to the largest number
+_SIZES: Final = np.array([8, 16, 32, 48, 64, *_DOUBLINGS, *[0] * 256], np.int64)[:256]
 
 
 def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:

@@ -153,15 +153,15 @@ _VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
 def find_target(name: str) -> int:
     """Returns the PID of the only process of this name. Raises TargetError, which lists several."""
     found = [process for process in _processes(PROC) if name in _names_of(process)]
-    called = f"called {printable(name)}"
     if not found:
-        raise TargetError(f"no process is {called}", hint="pgrep -af finds the PID for -p")
+        hint = "pgrep -af finds the PID for -p"
+        raise TargetError(f"no process is called {printable(name)}", hint=hint)
     if len(found) == 1:
         return found[0].pid
     lines = [_line_of(process) for process in found[-_MOST_LISTED:]]
     if len(lines) < len(found):
         lines.append(f"    and {len(found) - len(lines):,} more; pgrep -af lists all")
-    which = f"{len(found)} processes are {called}, choose one by -p:"
+    which = f"{len(found)} processes are called {printable(name)}, choose one by -p:"
     raise TargetError("\n".join([which, *lines]))
 
 
