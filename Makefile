@@ -64,11 +64,12 @@ long: $(VENV)/.long ## run the others: more compilers, rare and hostile programs
 	$(PYTEST) -m "alone and not nightly" tests/integration $(PYTEST_ARGS)
 	@cat $(SKIPPED)
 
-nightly: $(VENV)/.nightly ## run what takes services, libraries of other releases of Debian, or an hour
+nightly: $(VENV)/.nightly ## run what takes services, libraries of other releases of Debian, an emulated Arm, or an hour
 	@rm -f $(SKIPPED)
 	$(PYTEST) --numprocesses 4 --dist worksteal -m "nightly and not alone" \
 	    tests/unit tests/ui tests/integration $(PYTEST_ARGS)
 	$(PYTEST) -m "nightly and alone" tests/integration $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory kernels KERNELS=library
 	@cat $(SKIPPED)
 
 # Probing a process whose main thread has ended takes more than these capabilities.

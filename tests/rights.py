@@ -18,22 +18,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelloc.architecture import native
+
 USER: Final = 65534  # nobody: the ordinary user
 ROOT: Final = Path(__file__).parents[1]
 SEEN_AT: Final = Path("/mnt")  # Where the command finds the checkout
 
 # Docker Engine 28, docs.docker.com/engine/security/seccomp and /engine/containers/run: what a
-# container may not call without further capabilities, by the numbers of x86-64, and what it may.
-_REFUSED_BY_DOCKER: Final = (
-    135, 139, 153, 155, 156, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173, 174,
-    175, 176, 177, 178, 179, 180, 205, 212, 227, 237, 238, 239, 246, 248, 249, 250, 256, 272, 279,
-    298, 300, 303, 304, 305, 308, 312, 313, 320, 321, 323, 425, 426, 427, 428, 429, 430, 431, 432,
-    433, 442,
-)  # fmt: skip
+# container may not call without further capabilities, by the machine's numbers, and what it may.
+_REFUSED_BY_DOCKER: Final = {
+    "x86_64": (
+        135, 139, 153, 155, 156, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171, 172, 173,
+        174, 175, 176, 177, 178, 179, 180, 205, 212, 227, 237, 238, 239, 246, 248, 249, 250, 256,
+        272, 279, 298, 300, 303, 304, 305, 308, 312, 313, 320, 321, 323, *range(425, 434), 442,
+    ),
+    "aarch64": (
+        18, 39, 40, 41, 42, 51, 58, 60, 89, 92, 97, 104, 105, 106, 112, 142, 161, 162, 170, 171,
+        217, 218, 219, 224, 225, 235, 236, 237, 238, 239, 241, 262, 264, 265, 266, 268, 272, 273,
+        280, 282, 294, *range(425, 434), 442,
+    ),
+}  # fmt: skip
 # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW,
 # SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
 _DOCKER_CAPABILITIES: Final = 0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31
-_BPF: Final = 321
 _EPERM: Final = 1
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
@@ -87,13 +94,13 @@ def _in_new_namespace() -> None:
 def _as_container() -> None:
     _in_new_namespace()
     # Docker begins the filter while it still may; the program gets fewer rights with its exec.
-    _refuse(_REFUSED_BY_DOCKER)
+    _refuse(_REFUSED_BY_DOCKER[native().name])
     _keep_capabilities(_DOCKER_CAPABILITIES)
 
 
 def _without_bpf() -> None:
     _in_new_namespace()
-    _refuse([_BPF])
+    _refuse([native().system_call("bpf")])
 
 
 def _as_user() -> None:

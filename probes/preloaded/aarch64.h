@@ -113,6 +113,15 @@ static inline void copy_words(u64 *to, const u64 *from, u64 n)
 		to[at] = *(const volatile u64 *)&from[at];
 }
 
+/* The address behind the C library's record of this thread. */
+static inline u64 thread_pointer(void)
+{
+	u64 address;
+
+	__asm__("mrs %0, tpidr_el0" : "=r"(address));
+	return address;
+}
+
 static inline u64 stack_pointer(void)
 {
 	u64 sp;

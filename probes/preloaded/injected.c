@@ -7,9 +7,6 @@
  * variables (threadtable.h), no relocations and no initialization, and calls no function but those
  * whose addresses the profiler has written to it.
  */
-#ifndef __x86_64__
-#error "only x86-64"
-#endif
 #define PRELOAD_INJECTED
 
 #include "functions.h"

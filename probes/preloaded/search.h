@@ -171,12 +171,12 @@ static void *lacking_reallocarray(void *block, size_t n, size_t size)
 
 static void *lacking_pvalloc(size_t size)
 {
-	return next.memalign(PRELOAD_PAGE, PRELOAD_CEIL(size));
+	return next.memalign(LARGEST_PAGE, (size + LARGEST_PAGE - 1) & -(u64)LARGEST_PAGE);
 }
 
 static void *lacking_valloc(size_t size)
 {
-	return next.memalign(PRELOAD_PAGE, size);
+	return next.memalign(LARGEST_PAGE, size);
 }
 
 /* Returns the next definition of another function; NULL if there is none. */

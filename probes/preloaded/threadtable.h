@@ -2,9 +2,9 @@
 /*
  * The threads of a process that the library was injected into. The C library has reserved no
  * thread-local variables for it, so it finds its record of a thread by the thread's id, which the C
- * library keeps in its own record of the thread, to which %fs points (`struct pthread`). A record
- * whose thread has ended is taken by another thread; one that a thread with the same id had left is
- * recognized by the address in %fs.
+ * library keeps in its own record of the thread (`struct pthread`), to which the thread pointer leads.
+ * A record whose thread has ended is taken by another thread; one that a thread with the same id had
+ * left is recognized by the thread pointer.
  */
 #ifndef TRACELLOC_PRELOADED_THREADTABLE_H
 #define TRACELLOC_PRELOADED_THREADTABLE_H
@@ -16,7 +16,7 @@
 #define THREADS 4096
 #define THREAD_TRIES 32
 
-/* Offset of a thread's id from %fs, in bytes; written by the profiler. */
+/* Offset of a thread's id from the thread pointer, in bytes; written by the profiler. */
 static u64 tid_offset;
 
 static struct record {
@@ -28,13 +28,10 @@ static struct record {
 /* Shared by threads that find no record. */
 static struct thread nobody;
 
-/* The address of the C library's record of this thread, which is above its stack. */
+/* The thread pointer: an address above this thread's stack. */
 static inline u64 stack_end(void)
 {
-	u64 address;
-
-	__asm__("movq %%fs:0, %0" : "=r"(address));
-	return address;
+	return thread_pointer();
 }
 
 /* Whether a thread of this process exists. */
@@ -84,10 +81,7 @@ static __attribute__((noinline)) struct thread *take_thread(u32 tid)
 /* Returns this thread's id, as the C library knows it. */
 static inline u32 own_tid(void)
 {
-	u32 tid;
-
-	__asm__ volatile("movl %%fs:(%1), %0" : "=r"(tid) : "r"(tid_offset));
-	return tid;
+	return *(const volatile u32 *)(thread_pointer() + tid_offset);
 }
 
 /*

@@ -102,6 +102,15 @@ static inline void copy_words(u64 *to, const u64 *from, u64 n)
 	__asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
 }
 
+/* The address of the C library's record of this thread. */
+static inline u64 thread_pointer(void)
+{
+	u64 address;
+
+	__asm__("movq %%fs:0, %0" : "=r"(address));
+	return address;
+}
+
 static inline u64 stack_pointer(void)
 {
 	u64 sp;

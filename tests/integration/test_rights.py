@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.bpf,  # that the kernel has it, for the row that may use it
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give rights up"),
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="container filters of x86-64"),
 ]
 ROWS = "root", "container", "nobpf", "user"
 WITHOUT_BPF = ROWS[1:]

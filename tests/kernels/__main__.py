@@ -3,7 +3,7 @@
 Usage: python -m tests.kernels [--list] [--out DIRECTORY] [WORD...]
 
 WORD chooses rows by what their names contain. Those of 64-bit Arm run only if a word says so
-(arm64, arm64-16k), since they would double the hours. Prints a line for each test as it ends, and
+(arm64, arm64-16k), since they would double the hours; "library" alone chooses two of these. Prints a line for each test as it ends, and
 a table at the end; each row's output, console and results are kept in the directory. Exit status
 1 if anything failed. Emulated machines are 10 to 20 times slower than this one.
 """
@@ -31,6 +31,7 @@ class Row:
     package: str  # Package and suite
     preempt: str = ""  # The kernel's parameter; empty: its own default
     userland: str = "bookworm"
+    part: str = ""  # "library": tests of what needs no BPF
 
     @property
     def is_arm(self) -> bool:
@@ -39,12 +40,13 @@ class Row:
     @property
     def selection(self) -> str:
         """The list of tests that are run."""
-        return f"tests/kernels/selection{'-arm64' if self.is_arm else ''}.txt"
+        words = ["selection", "arm64" * self.is_arm, self.part]
+        return f"tests/kernels/{'-'.join(filter(None, words))}.txt"
 
     @property
     def name(self) -> str:
         package = self.package.removeprefix("linux-image-").replace("-amd64", "")
-        return " ".join(word for word in (package, self.preempt, self.userland) if word)
+        return " ".join(word for word in (package, self.preempt, self.userland, self.part) if word)
 
 
 ROWS = (
@@ -61,6 +63,8 @@ ROWS = (
     Row("linux-image-cloud-arm64/trixie", userland="trixie"),
     Row("linux-image-arm64-16k/trixie", userland="trixie"),
     Row("linux-image-cloud-arm64/sid", userland="trixie"),
+    Row("linux-image-cloud-arm64/trixie", userland="trixie", part="library"),
+    Row("linux-image-arm64-16k/trixie", userland="trixie", part="library"),
 )
 
 
@@ -192,7 +196,7 @@ def table(results: Iterable[Result]) -> str:
 def chosen(words: Iterable[str]) -> list[Row]:
     """Rows whose names contain all of these. Exits with their names if there is none."""
     rows = [row for row in ROWS if all(word in row.name for word in words)]
-    if not any("arm64" in word for word in words):
+    if not any("arm64" in word or word == "library" for word in words):
         rows = [row for row in rows if not row.is_arm]
     if not rows:
         names = "\n  ".join(row.name for row in ROWS)

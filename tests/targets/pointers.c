@@ -62,6 +62,14 @@ NOINLINE static void *by_register(void *pipes)
 
     while (read(ends[0], &n, sizeof(n)) == sizeof(n)) {
         for (; n; n--) {
+#ifdef __aarch64__
+            register void *block __asm__("x0") = (void *)600;
+
+            __asm__ volatile("blr %1"
+                             : "+r"(block) : "r"(allocate)
+                             : "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11",
+                               "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x30", "memory", "cc");
+#else
             size_t size = 600;
             void *block;
 
@@ -69,6 +77,7 @@ NOINLINE static void *by_register(void *pipes)
                              : "=a"(block), "+D"(size)
                              : "r"(allocate)
                              : "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "memory", "cc");
+#endif
             kept = block;
         }
         if (write(ends[3], &n, sizeof(n)) != sizeof(n))

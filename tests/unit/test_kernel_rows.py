@@ -51,6 +51,7 @@ def test_a_row_with_tests_and_words_that_are_unknown(
     assert all(f"\n  {row.name}" in text for row in ROWS)
     assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
     assert chosen(["arm64"]) == [row for row in ROWS if row.is_arm]
-    assert [row.package for row in chosen(["arm64-16k"])] == ["linux-image-arm64-16k/trixie"]
+    assert {row.package for row in chosen(["arm64-16k"])} == {"linux-image-arm64-16k/trixie"}
+    assert chosen(["library"]) == [row for row in ROWS if row.part == "library"]
     assert main(["--list"]) == 0
     assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]

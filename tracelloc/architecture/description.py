@@ -72,6 +72,8 @@ class ThreadLayout:
     # they end at the thread pointer.
     program_offset: int | None
     record_bytes: int  # Most bytes of the C library's record of a thread (`struct pthread`)
+    # Where C libraries keep a thread's id, in bytes from the thread pointer.
+    tid_offsets: tuple[int, ...]
     # Members of the kernel's `struct thread_struct` that lead to the thread pointer.
     kernel_field: tuple[str, ...]
 
@@ -157,13 +159,11 @@ class Architecture:
     ends_in_call: Callable[[bytes], bool]  # Returns whether code bytes end with a call instruction
     system_calls: SystemCallTable
     system_call_code: bytes
+    return_code: bytes
     # A move of the number of prctl(2) or seccomp(2) into a register.
     filter_call_code: re.Pattern[bytes]
     # Native code of BPF programs that have a private stack per processor; None: not known.
     private_stack_code: re.Pattern[bytes] | None
-    # Whether the library that reports allocations without probes (probes/preloaded) can be injected
-    # into programs that run already. All architectures have it for programs that start.
-    has_injected_library: bool
     # The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
     # kernel does not tell.
     shadow_stack_status: tuple[str, str] | None

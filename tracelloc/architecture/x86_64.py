@@ -36,7 +36,10 @@ _GENERAL: Final = GeneralRegisters(
     thread_pointer="fs_base",
 )  # fmt: skip
 # The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
-_THREADS: Final = ThreadLayout(program_offset=None, record_bytes=1 << 12, kernel_field=("fsbase",))
+_THREADS: Final = ThreadLayout(
+    program_offset=None, record_bytes=1 << 12, tid_offsets=(0x2D0, 0x30),  # glibc, musl
+    kernel_field=("fsbase",),
+)  # fmt: skip
 # `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
 _SIGNAL_FRAME: Final = SignalFrame(
     {
@@ -184,12 +187,12 @@ X86_64: Final = Architecture(
     ends_in_call=ends_in_call,
     system_calls=_SYSTEM_CALLS,
     system_call_code=b"\x0f\x05",
+    return_code=b"\xc3",
     filter_call_code=re.compile(
         rb"(?:[\xb8-\xbf]|\xc7[\xc0-\xc7])(?:\x9d\0\0\0|\x3d\x01\0\0)", re.DOTALL
     ),
     # add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)
     private_stack_code=re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL),
-    has_injected_library=True,
     shadow_stack_status=("x86_Thread_features", "shstk"),
     shadow_stack_code=_SHADOW_STACK,
 )  # fmt: skip

@@ -40,8 +40,10 @@ _GENERAL: Final = GeneralRegisters(
 # Two words of the C library's (`tcbhead_t`), then the program's variables. The record has 1,856
 # bytes in glibc 2.41.
 _THREADS: Final = ThreadLayout(
-    program_offset=16, record_bytes=1 << 11, kernel_field=("uw", "tp_value")
-)
+    program_offset=16, record_bytes=1 << 11,
+    tid_offsets=(-168,),  # musl; glibc's differs between releases
+    kernel_field=("uw", "tp_value"),
+)  # fmt: skip
 # siginfo, ucontext up to `uc_mcontext`, which is aligned to 16 bytes, and its fault address.
 _REGISTERS_AT: Final = 128 + 176 + 8
 # `struct rt_sigframe` (arch/arm64/kernel/signal.c) and `struct sigcontext`.
@@ -146,10 +148,10 @@ AARCH64: Final = Architecture(
     ends_in_call=ends_in_call,
     system_calls=_SYSTEM_CALLS,
     system_call_code=b"\x01\0\0\xd4",
+    return_code=b"\xc0\x03\x5f\xd6",
     # mov xN or wN, #167 or #277
     filter_call_code=re.compile(rb"(?:[\xe0-\xff]\x14|[\xa0-\xbf]\x22)\x80[\x52\xd2]", re.DOTALL),
     private_stack_code=None,
-    has_injected_library=False,
     shadow_stack_status=None,  # guarded control stacks have no line in it
     shadow_stack_code=b"",
 )

@@ -37,7 +37,6 @@ _SETSIGMASK: Final = 0x420B
 _GET_RSEQ_CONFIGURATION: Final = 0x420F
 _RSEQ_CONFIGURATION_BYTES: Final = 24
 _NT_PRSTATUS: Final = 1
-_NT_X86_XSTATE: Final = 0x202
 _MOST_STATE_BYTES: Final = 1 << 14
 _SIGNAL_SET_BYTES: Final = 8
 
@@ -45,6 +44,7 @@ _SIGNAL_SET_BYTES: Final = 8
 OPTION_FORKS: Final = 2 | 4 | 8
 # PTRACE_O_TRACESYSGOOD: the kernel does not take stops at system calls for signals.
 OPTION_CALLS: Final = 1
+AT_CALL: Final = signal.SIGTRAP | 0x80  # Why a thread has stopped, by its status: at a call
 OPTION_EXEC: Final = 0x10  # PTRACE_O_TRACEEXEC
 # PTRACE_O_TRACECLONE, TRACEEXIT: all threads are seized, and stop at their ends.
 OPTION_EXITS: Final = 8 | 0x40
@@ -172,6 +172,11 @@ class Registers:
         name = self.layout.entered_call
         return self._of_their_own[0] if name is None else ctypes.c_int64(self[name]).value
 
+    @property
+    def call_result(self) -> int:
+        """The result of the system call that has just ended."""
+        return ctypes.c_int64(self[self.layout.call_result]).value
+
     def pack(self) -> bytes:
         """Encodes the registers as the kernel's general register set."""
         return struct.pack(f"<{len(self._words)}Q", *self._words.values())
@@ -212,18 +217,25 @@ def registers(thread_id: int) -> Registers:
     calls, pointers = layout.entered_call_set, layout.thread_pointer_set
     return Registers.unpack(
         layout,
-        _register_set(thread_id, _NT_PRSTATUS),
-        entered_call=_register_set(thread_id, calls) if calls else b"",
-        thread_pointer=_register_set(thread_id, pointers) if pointers else b"",
+        register_set(thread_id, _NT_PRSTATUS),
+        entered_call=register_set(thread_id, calls) if calls else b"",
+        thread_pointer=register_set(thread_id, pointers) if pointers else b"",
     )
 
 
 def set_registers(thread_id: int, values: Registers) -> None:
     """Sets the general registers of a stopped thread. Raises OSError."""
-    content = values.pack()
+    set_register_set(thread_id, _NT_PRSTATUS, values.pack())
+    calls = values.layout.entered_call_set
+    if calls:
+        set_register_set(thread_id, calls, values.entered_call.to_bytes(4, "little", signed=True))
+
+
+def set_register_set(thread_id: int, number: int, content: bytes) -> None:
+    """Sets one of a stopped thread's register sets (NT_…, elf.h). Raises OSError."""
     area = ctypes.create_string_buffer(content, len(content))
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(content))
-    _request(_SETREGSET, thread_id, ctypes.addressof(vector), _NT_PRSTATUS)
+    _request(_SETREGSET, thread_id, ctypes.addressof(vector), number)
 
 
 def keep_call(thread_id: int, status: int) -> None:
@@ -239,17 +251,13 @@ def keep_call(thread_id: int, status: int) -> None:
     is_over = values.entered_call in (NO_CALL, native().system_call("close"))
     if is_over or os.WSTOPSIG(status) in GROUP_STOPS:
         return
-    if values[values.layout.call_result] == -errno.EINTR & _WORD:
+    if values.call_result == -errno.EINTR:
         values[values.layout.call_result] = -_RESTART
         set_registers(thread_id, values)
 
 
-def extended_state(thread_id: int) -> bytes:
-    """Returns the vector and other extended registers of a stopped thread, as an XSAVE area."""
-    return _register_set(thread_id, _NT_X86_XSTATE)
-
-
-def _register_set(thread_id: int, number: int) -> bytes:
+def register_set(thread_id: int, number: int) -> bytes:
+    """Returns one of a stopped thread's register sets (NT_…, elf.h). Raises OSError."""
     area = ctypes.create_string_buffer(_MOST_STATE_BYTES)
     vector = (ctypes.c_size_t * 2)(ctypes.addressof(area), len(area))
     _request(_GETREGSET, thread_id, ctypes.addressof(vector), number)

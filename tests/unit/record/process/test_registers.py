@@ -17,7 +17,7 @@ from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.command import options
 from tracelloc.command.commandline import parse_command_line
-from tracelloc.errors import MalformedError, TargetError, UnsupportedError
+from tracelloc.errors import MalformedError, UnsupportedError
 from tracelloc.files.elf.usdt import UsdtArgument
 from tracelloc.record.kernel.registers import RegisterReader, row_dtype, threads_in
 from tracelloc.record.process import procfs, ptrace
@@ -25,7 +25,6 @@ from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.ptrace import NO_CALL, Registers
 from tracelloc.record.session import stoppedthreads
 from tracelloc.record.session.stoppedthreads import ExitStops, registers_of
-from tracelloc.record.sources.injected import functions
 from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.worker import codefilereader
 from tracelloc.record.worker.questions import QUESTIONS
@@ -185,7 +184,7 @@ def test_registers_by_machine(on_machine: OnMachine, tmp_path: Path) -> None:
 # -- what there is not on all machines
 
 
-def test_no_library_to_preload_or_to_inject(
+def test_no_library_to_preload(
     on_machine: OnMachine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sharedarea, "LIBRARY", tmp_path / "none.so")
@@ -194,10 +193,6 @@ def test_no_library_to_preload_or_to_inject(
         UnsupportedError, match="is missing: it is built with tracelloc, for x86-64"
     ):
         sharedarea.preloaded_library()
-    on_machine(AARCH64, sharedarea, functions)
-    space = SimpleNamespace(mapped_modules=[], process=None)
-    with pytest.raises(TargetError, match="there is none for 64-bit Arm"):
-        functions.check(space, [])
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from tracelloc.record.mallocs.interposed import (
     is_standard_malloc,
     may_be_interposed,
 )
-from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.injected.mapping import library_file
 from tracelloc.record.sources.injected.redirection import FunctionSymbol
-from tracelloc.record.sources.injected.remotecalls import CALL_CODE, RESTORE_CODE, CallPlace
+from tracelloc.record.sources.injected.remotecalls import CallPlace
 from tracelloc.record.sources.preloaded.preloadedsource import shared_filters
 from tracelloc.record.worker.client import FileReadError
 
@@ -35,6 +35,7 @@ CALLED_OFTEN: Final = (
 CALLED_RARELY: Final = "dlclose", "dlmopen", "mlockall", "dl_iterate_phdr"
 # Functions that the library calls but does not replace.
 _CALLED_ONLY: Final = "execve", "execvpe", "fexecve", "dl_iterate_phdr"
+_RECORD_FACTS: Final = "sizeof_pthread", "pthread_tid"
 _ESSENTIAL_MALLOC: Final = {"malloc", "free", "calloc", "realloc"}
 _ESSENTIAL: Final = {"fork", "syscall", "prctl", "dlclose", "mlockall", "dl_iterate_phdr"}
 
@@ -68,6 +69,33 @@ class ReplacedFunctions:
         if not self._malloc.functions.keys() >= _ESSENTIAL_MALLOC:
             raise TargetError(f"{base_name(self._malloc.module.path)} lacks functions of malloc's")
         self.place = _find_calls(space, self._c_library)
+
+    def find_tid_offset(self, process: Process, records: Iterable[tuple[int, int]]) -> int:
+        """Returns the offset of a thread's id from its thread pointer. Raises TargetError.
+
+        ``records``: (thread id, thread pointer) of all threads.
+        """
+        known = list(records)
+        layout = native().threads
+        glibcs = () if layout.program_offset is None else self._glibc_tid_offsets(process)
+        for offset in glibcs or layout.tid_offsets:
+            if all(
+                process.read_memory(address + offset, 4) == thread_id.to_bytes(4, "little")
+                for thread_id, address in known
+            ):
+                return offset
+        raise TargetError("the C library's record of a thread lacks the thread's id")
+
+    def _glibc_tid_offsets(self, process: Process) -> tuple[int, ...]:
+        """Returns what glibc tells libthread_db: its record is below the thread pointer."""
+        elf, bias = self._c_library.module.elf, self._c_library.bias
+        size, field = (elf.find_object(f"_thread_db_{name}") for name in _RECORD_FACTS)
+        if size is None or field is None:
+            return ()
+        # The field's bits, elements and offset
+        words = process.read_memory(bias + field, 12)[8:], process.read_memory(bias + size, 4)
+        offset, size_bytes = (int.from_bytes(word, "little") for word in words)
+        return (offset - size_bytes,)
 
     def _provider_of(self, name: str) -> FunctionProvider:
         return self._malloc if name in _MALLOC else self._c_library
@@ -149,17 +177,24 @@ def _provider(space: AddressSpace, module: Module) -> FunctionProvider:
 
 
 def _find_calls(space: AddressSpace, c_library: FunctionProvider) -> CallPlace:
-    for mapping in space.mappings:
-        if mapping.executable and space.module_of(mapping) is c_library.module:
-            memory = space.process.read_memory(mapping.start, mapping.end - mapping.start)
-            call, restore = memory.find(CALL_CODE), memory.find(RESTORE_CODE)
-            if call >= 0 and restore >= 0:
-                return CallPlace(mapping.start + call, mapping.start + restore)
-    raise TargetError(f"{base_name(c_library.module.path)} has no code for system calls")
+    mappings = [mapping for mapping in space.mappings if mapping.executable]
+    own = [each for each in mappings if space.module_of(each) is c_library.module]
+    memories = [
+        (each.start, space.process.read_memory(each.start, each.end - each.start))
+        for each in (*own, *(each for each in mappings if each.path == VDSO))
+    ]
 
+    def find(code: bytes) -> int:
+        for start, memory in memories:
+            if code in memory:
+                return start + memory.index(code)
+        raise TargetError(f"{base_name(c_library.module.path)} has no code for system calls")
 
-# Where glibc and musl keep a thread's id in `struct pthread`, in bytes from %fs.
-_TID_OFFSETS: Final = 0x2D0, 0x30
+    machine = native()
+    return CallPlace(
+        find(machine.system_call_code + machine.return_code),
+        find(machine.signal_frame.return_code),
+    )
 
 
 def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
@@ -171,8 +206,6 @@ def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
 
 
 def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa: PLR0911 - a reason each
-    if not native().has_injected_library:
-        return f"there is none for {native().title}"
     if process.inner_pid() != process.pid:
         return "it is in another PID namespace"
     if process.thread_id != process.pid:
@@ -204,18 +237,3 @@ def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | N
     defined = {*library_file().symbols, *asked_operators(allocators)}
     modules = space.mapped_modules
     return direct_caller(defined, modules, allocators) or filter_maker(None, modules)
-
-
-def find_tid_offset(process: Process, records: Iterable[tuple[int, int]]) -> int:
-    """Returns the offset of a thread's id in its record (``struct pthread``). Raises TargetError.
-
-    ``records``: (thread id, address of the C library's record) of all threads.
-    """
-    known = list(records)
-    for offset in _TID_OFFSETS:
-        if all(
-            process.read_memory(address + offset, 4) == thread_id.to_bytes(4, "little")
-            for thread_id, address in known
-        ):
-            return offset
-    raise TargetError("the C library's record of a thread lacks the thread's id")

@@ -27,7 +27,6 @@ from tracelloc.record.sources.injected.functions import (
     FunctionProvider,
     ReplacedFunctions,
     check,
-    find_tid_offset,
 )
 from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, leftovers, library_file
 from tracelloc.record.sources.injected.redirection import (
@@ -38,7 +37,7 @@ from tracelloc.record.sources.injected.redirection import (
     stopped_words,
     write_words,
 )
-from tracelloc.record.sources.injected.remotecalls import RemoteThread, StoppedProcess, rank
+from tracelloc.record.sources.injected.remotecalls import RemoteThread, StoppedProcess, machine
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
 
@@ -88,7 +87,7 @@ class Injection:
                 records = [
                     (each, ptrace.registers(each).thread_pointer) for each in stopped.thread_ids
                 ]
-                tid_offset = find_tid_offset(self._process, records)
+                tid_offset = self._functions.find_tid_offset(self._process, records)
                 if self._base is None:
                     self._map(caller_of(self._process, stopped.thread_ids), memory_fd, tid_offset)
                 self._replace(stopped.thread_ids, memory_fd, self._replacements())
@@ -144,7 +143,7 @@ class Injection:
             values = {
                 "tracelloc_next": b"".join(_pointer(address(name)) for name in CALLED_OFTEN),
                 "tracelloc_rare": b"".join(_pointer(address(name)) for name in CALLED_RARELY),
-                "tracelloc_tid_offset": _pointer(tid_offset),
+                "tracelloc_tid_offset": _pointer(tid_offset & _ADDRESSES),
                 "tracelloc_first_stack": _pointer(self._process.start_stack()),
                 NEXT_VARIABLE[0]: _pointer(address("malloc")),
                 "tracelloc_guard": _pointer(control),
@@ -231,7 +230,8 @@ def caller_of(process: Process, thread_ids: Sequence[int]) -> int:
 
     The kernel would not restart the critical section of another one (rseq(2)). Raises TargetError.
     """
-    for each in sorted(thread_ids, key=lambda each: rank(ptrace.registers(each))):
+    rank = machine().rank
+    for each in sorted(thread_ids, key=lambda each: rank(process, ptrace.registers(each))):
         area = ptrace.restartable_area(each)
         if not area or not any(process.read_memory(area + _RSEQ_CS, 8)):
             return each

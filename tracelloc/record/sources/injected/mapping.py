@@ -66,7 +66,7 @@ class LibraryFile:
             elf = ElfFile(self.content)
         except (OSError, NotElfError) as error:
             raise TargetError(
-                f"{path} can't be read: {error}; it is built with tracelloc, for x86-64"
+                f"{path} can't be read: {error}; it is built with tracelloc"
             ) from error
         written = elf.data_layout.segments
         self.parts = [

@@ -31,11 +31,6 @@ _STACK_BYTES: Final = 1 << 20
 _SYMBOL_BYTES: Final = 24
 # `st_info` of global and weak functions, and of those that choose an implementation.
 _FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
-# The general registers of x86-64 but the stack pointer.
-_REPLACED: Final = (
-    "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi",
-    "rdi",
-)  # fmt: skip
 _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
@@ -165,9 +160,12 @@ def _write(memory_fd: int, address: int, value: int) -> None:
 
 def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> None:
     """Replaces values in the registers of stopped threads, by old value."""
+    layout = native().general
+    # The general registers but the stack pointer are the first.
+    general = layout.names[: layout.names.index(layout.entered_call or layout.stack_pointer)]
     for thread_id in thread_ids:
         values = ptrace.registers(thread_id)
-        found = [name for name in _REPLACED if values[name] in replaced]
+        found = [name for name in general if values[name] in replaced]
         for name in found:
             values[name] = replaced[values[name]]
         if found:

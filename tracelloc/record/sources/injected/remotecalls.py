@@ -1,11 +1,10 @@
 """System calls made by a stopped thread of the target (ptrace(2), rt_sigreturn(2)).
 
-The thread runs a ``syscall`` instruction of the C library with a ``ret`` behind it. A signal frame
-has its registers, and the call returns to the C library's code that restores registers from there:
-if tracelloc is killed at any time, the thread makes the system call and then goes on where it was.
-(A sleep then starts again.) A thread is never stopped by a signal, which it would get if tracelloc
-were killed. Layout of the frame: ``struct ucontext`` and ``struct sigcontext`` of x86-64
-(asm/ucontext.h, asm/sigcontext.h).
+The thread runs a system call of the C library's with a return behind it. A signal frame
+(``x86_64.py``, ``aarch64.py``) has its registers, and the call returns to the code that restores
+registers from there: if tracelloc is killed at any time, the thread makes the system call and then
+goes on where it was. (A sleep then starts again.) A thread is never stopped by a signal, which it
+would get if tracelloc were killed.
 
 The frame is not on the thread's own stack: a coroutine's may end anywhere, with the program's data
 below it. It is below the main thread's mapped stack, in memory that nothing has ever used. The
@@ -14,16 +13,16 @@ kernel extends the stack for whoever writes there, a debugger included (Linux, `
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Final
 
+from tracelloc.architecture import native
+from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
@@ -31,6 +30,7 @@ from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import read_regions
 from tracelloc.record.process.urgency import Urgency
+from tracelloc.record.sources.injected import aarch64, x86_64
 
 # How long threads may take to stop; those that wait for a vfork(2) child stop after it.
 _STOP_S: Final = 2.0
@@ -141,45 +141,27 @@ def _await_stop(thread_id: int) -> int:
     return 0
 
 
-_UC_FLAGS: Final = 1 | 2 | 4  # UC_FP_XSTATE | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS
-# Flags that sigaltstack(2) rejects, so that the kernel leaves the thread's alternate stack.
-_KEEP_ALTERNATE_STACK: Final = 0x7FFF
-_UCONTEXT: Final = struct.Struct("<QQ QiiQ 18Q 4H QQQQ 8Q Q")
-# Offset in an XSAVE area of the bytes in which the kernel describes it (`_fpx_sw_bytes`).
-_SOFTWARE_BYTES: Final = 464
-_USED_FEATURES: Final = 512 + 2  # Offset of byte 2 of XSTATE_BV (Intel SDM volume 1, 13.4)
-_TILE_DATA: Final = 1 << 2  # Of that byte: state component 18 (13.5.14)
-_TILES: Final = 2816  # Offset of that component
-_MAGIC_1: Final = 0x46505853
-_MAGIC_2: Final = struct.pack("<I", 0x46505845)
-_FRAME_REGISTERS: Final = (
-    "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-    "rdi", "rsi", "rbp", "rbx", "rdx", "rax", "rcx", "rsp", "rip", "eflags",
-)  # fmt: skip
-_ARGUMENTS: Final = (X86_64.general.call_number, *X86_64.general.call_arguments)
-# ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND: the kernel makes the call again.
-_RESTARTS: Final = range(512, 515)
-_RESTART_BLOCK: Final = 516
-_SYSCALL_BYTES: Final = 2
 _NO_ROOM: Final = "its main thread's stack can't grow by 80 KiB"
 _ALL_SIGNALS: Final = (1 << 64) - 1
-# Why the thread has stopped, by its status: at a system call.
-_AT_CALL: Final = signal.SIGTRAP | 0x80
 # How far below the main thread's stack the frame ends. If tracelloc is killed, that thread may use
 # more stack before the frame is read.
 _DISTANCE_BYTES: Final = 1 << 16
 _MOST_FRAME_BYTES: Final = 1 << 14
 _NAME_BYTES: Final = 64
-CALL_CODE: Final = X86_64.system_call_code + b"\xc3"  # `syscall; ret`
-RESTORE_CODE: Final = X86_64.signal_frame.return_code  # rt_sigreturn, as both C libraries write it
+_MACHINES: Final = {X86_64: x86_64, AARCH64: aarch64}
+
+
+def machine() -> ModuleType:
+    """Returns the module for this machine's registers."""
+    return _MACHINES[native()]
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlace:
     """Addresses of code in the target's C library with which a thread makes system calls."""
 
-    call: int  # Address of `CALL_CODE`
-    restore: int  # Address of `RESTORE_CODE`
+    call: int  # Address of a system call, with a return behind it
+    restore: int  # Address of rt_sigreturn(2), as the C library or the kernel writes it
 
 
 class RemoteThread:
@@ -188,7 +170,7 @@ class RemoteThread:
     def __init__(self, process: Process, thread_id: int, place: CallPlace, memory_fd: int) -> None:
         """``memory_fd`` is the memory file of the stopped process, open for writing.
 
-        Raises TargetError if there is no room for the thread's registers.
+        Raises TargetError if the thread can't make calls.
         """
         self._process = process
         self._thread_id = thread_id
@@ -197,6 +179,7 @@ class RemoteThread:
         self._memory_fd = memory_fd
         self._end = _find_room(process)
         self._lowest = self._end
+        self._after = machine().begin(process, thread_id)
 
     def write_name(self, name: str) -> int:
         """Writes a string for a system call's argument. Returns its address. Raises TargetError."""
@@ -211,30 +194,37 @@ class RemoteThread:
         size_bytes = self._end + _NAME_BYTES - self._lowest
         with suppress(OSError):
             os.pwrite(self._memory_fd, bytes(size_bytes), self._lowest)
+            if self._after:
+                values = ptrace.registers(self._thread_id)
+                for name, value in self._after.items():
+                    values[name] = value
+                ptrace.set_registers(self._thread_id, values)
         if self._is_to_stop and not self._process.has_pending(signal.SIGCONT):
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGSTOP)
 
     def call(self, name: str, *arguments: int) -> int:
         """Makes a system call. Returns its result. Raises OSError, TargetError."""
-        number = X86_64.system_call(name)
         kept = ptrace.registers(self._thread_id)
         mask = ptrace.signal_mask(self._thread_id)
+        vectors = machine().vectors_lost_by_calls(self._thread_id)
         # At each of these steps the thread could go on by itself: its registers are either its own
         # or lead to them, and it blocks all signals only while they lead to them.
-        self._enter(kept, mask, self._place.call, (number, *arguments))
+        self._enter(kept, mask, self._place.call, (native().system_call(name), *arguments))
         try:
             ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
             ptrace.resume_to_call(self._thread_id)
             self._await_call()
             ptrace.resume_to_call(self._thread_id)
             self._await_call()
-            result = ctypes.c_int64(ptrace.registers(self._thread_id)["rax"]).value
+            result = ptrace.registers(self._thread_id).call_result
             # A call that the stop had interrupted is made again by the kernel behind another stop.
             ptrace.interrupt(self._thread_id)
         finally:
             ptrace.set_signal_mask(self._thread_id, mask)
             ptrace.set_registers(self._thread_id, kept)
+            for number, content in vectors.items():
+                ptrace.set_register_set(self._thread_id, number, content)
         ptrace.resume(self._thread_id)
         if self._await() >> 16 != ptrace.Event.STOP:
             raise TargetError("a thread of the target did not stop")
@@ -251,8 +241,8 @@ class RemoteThread:
         mask = ptrace.signal_mask(self._thread_id)
         self._enter(ptrace.registers(self._thread_id), mask, function, ())
         ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
-        call, awaited = ptrace.NO_CALL, X86_64.system_call("nanosleep")
-        while call != X86_64.system_call("rt_sigreturn"):
+        call, awaited = ptrace.NO_CALL, native().system_call("nanosleep")
+        while call != native().system_call("rt_sigreturn"):
             ptrace.resume_to_call(self._thread_id)
             self._await_call()
             call = ptrace.registers(self._thread_id).entered_call
@@ -263,7 +253,7 @@ class RemoteThread:
         self._await_call()
 
     def _await_call(self) -> None:
-        while (status := self._await()) >> 8 != _AT_CALL:
+        while (status := self._await()) >> 8 != ptrace.AT_CALL:
             if status >> 8 != signal.SIGSTOP:
                 raise TargetError(f"a thread has stopped for another reason: {status:#x}")
             self._is_to_stop = True
@@ -276,18 +266,13 @@ class RemoteThread:
         return status
 
     def _enter(self, kept: ptrace.Registers, mask: int, place: int, words: tuple[int, ...]) -> None:
-        state = ptrace.extended_state(self._thread_id)
-        at = (self._end - len(state) - len(_MAGIC_2)) & -64
-        frame = signal_frame(kept, mask, at)
-        start = ((at - len(frame) - 16) & -16) + 8
-        image = struct.pack("<Q", self._place.restore) + frame
-        image += bytes(at - start - len(image)) + described(state) + _MAGIC_2
-        self._lowest = start
-        self._write(start, image)
-        values = kept.copy()
-        for name, value in zip(_ARGUMENTS, words, strict=False):
+        values, image = machine().entry(self._thread_id, kept, mask, self._end, self._place.restore)
+        self._lowest = values.stack_pointer
+        self._write(self._lowest, image)
+        layout = values.layout
+        for name, value in zip((layout.call_number, *layout.call_arguments), words, strict=False):
             values[name] = value
-        values["rip"], values["rsp"], values["orig_rax"] = place, start, ptrace.NO_CALL
+        values.program_counter = place
         ptrace.set_registers(self._thread_id, values)
 
     def _write(self, at: int, content: bytes) -> None:
@@ -305,46 +290,3 @@ def _find_room(process: Process) -> int:
     if not stack or any(each.start < stack and each.end > lowest for each in regions):
         raise TargetError(_NO_ROOM)
     return stack - _DISTANCE_BYTES
-
-
-def rank(values: ptrace.Registers) -> int:
-    """Returns how well a stopped thread suits for making system calls; 0: best.
-
-    Best is a thread in a system call that can be made again at any time, then one in a call whose
-    timeout would start again if tracelloc were killed.
-    """
-    if values.entered_call == ptrace.NO_CALL:
-        return 2
-    return int(-ctypes.c_int64(values["rax"]).value not in _RESTARTS[:2])
-
-
-def described(state: bytes) -> bytes:
-    """Returns an XSAVE area with the description that the kernel adds in a signal frame.
-
-    Without data in AMX's tiles, the area ends before these: the kernel takes no larger one from a
-    thread without the right to them (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
-    """
-    if not state[_USED_FEATURES] & _TILE_DATA:
-        state = state[:_TILES]
-    features = state[_SOFTWARE_BYTES : _SOFTWARE_BYTES + 8]
-    words = struct.pack("<II", _MAGIC_1, len(state) + len(_MAGIC_2)) + features
-    words += struct.pack("<I", len(state))
-    end = _SOFTWARE_BYTES + len(words)
-    return state[:_SOFTWARE_BYTES] + words + state[end:]
-
-
-def signal_frame(kept: ptrace.Registers, mask: int, state_at: int) -> bytes:
-    """Encodes the context that rt_sigreturn restores; ``state_at``: address of the XSAVE area.
-
-    A system call that the stop has interrupted is made again, as the kernel does.
-    """
-    values = kept.copy()
-    if kept.entered_call != ptrace.NO_CALL:
-        error = -ctypes.c_int64(kept["rax"]).value
-        if error in _RESTARTS or error == _RESTART_BLOCK:
-            values["rax"], values["rip"] = kept["orig_rax"], kept["rip"] - _SYSCALL_BYTES
-    return _UCONTEXT.pack(
-        _UC_FLAGS, 0, 0, _KEEP_ALTERNATE_STACK, 0, 0,
-        *(values[name] for name in _FRAME_REGISTERS),
-        kept["cs"] & 0xFFFF, 0, 0, kept["ss"] & 0xFFFF, 0, 0, 0, 0, state_at, *(0,) * 7, mask,
-    )  # fmt: skip

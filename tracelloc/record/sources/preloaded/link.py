@@ -9,7 +9,6 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
-from tracelloc.architecture import native
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import Mapping, base_name, is_c_library
 from tracelloc.record.kernel.attach import Attachment
@@ -101,8 +100,6 @@ class PreloadedLink:
 
         ``parent``: the link of the process that has forked it.
         """
-        if not native().has_injected_library:  # which has its threads make calls, too
-            self._leave(f"a program's children are not followed on {native().title}")
         self._library, self._next_malloc = parent._library, parent._next_malloc
         process, at = self._space.process, None
         if parent.state is LinkState.CONNECTED and self._library is not None:

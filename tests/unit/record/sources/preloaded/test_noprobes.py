@@ -4,13 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.conftest import OnMachine
 from tracelloc.architecture import Architecture
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
-from tracelloc.errors import TargetError
-from tracelloc.record.sources.preloaded import link, noprobes
-from tracelloc.record.sources.preloaded.link import PreloadedLink
+from tracelloc.record.sources.preloaded import noprobes
 from tracelloc.record.sources.preloaded.noprobes import Breakpoints, NoProbes
 
 ADDRESS = 0x7F00_0000_1000
@@ -41,13 +38,3 @@ def test_a_breakpoint_that_is_removed_meanwhile(
     assert capture.take_trap(1) is answer
     assert registers.program_counter == then
     assert len(changes) == (reached != then)
-
-
-def test_children_where_no_thread_can_be_had_to_make_calls(on_machine: OnMachine) -> None:
-    on_machine(AARCH64, link)
-    child = PreloadedLink.__new__(PreloadedLink)
-    child.source = SimpleNamespace(is_alone=True)
-    child._space = SimpleNamespace(process=SimpleNamespace(pid=7))
-    child._marker = None
-    with pytest.raises(TargetError, match="children are not followed on 64-bit Arm"):
-        child.begin_in_child(child)
