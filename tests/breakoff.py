@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tracelloc.architecture import native
+from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
@@ -76,8 +78,11 @@ def ours(pid: int) -> list[str]:
     return [path.strip() for path in (*fds, *maps) if path.startswith("/memfd:")]
 
 
-# One page of the shared memory, and the library's parts.
-WHOLE = ["/memfd:libtracelloc-injected.so (deleted)"] * 4 + ["/memfd:tracelloc-preload (deleted)"]
+# One page of the shared memory, and the library's parts; on 64-bit Arm, two and a gap.
+PARTS = 3 if native() is AARCH64 else 4
+WHOLE = [
+    *["/memfd:libtracelloc-injected.so (deleted)"] * PARTS, "/memfd:tracelloc-preload (deleted)",
+]  # fmt: skip
 
 
 def is_through(command: Sequence[str], last: int, *, withdraws: bool) -> bool:

@@ -3,9 +3,10 @@
 Usage: python -m tests.kernels [--list] [--out DIRECTORY] [WORD...]
 
 WORD chooses rows by what their names contain. Those of 64-bit Arm run only if a word says so
-(arm64, arm64-16k), since they would double the hours; "library" alone chooses two of these. Prints a line for each test as it ends, and
-a table at the end; each row's output, console and results are kept in the directory. Exit status
-1 if anything failed. Emulated machines are 10 to 20 times slower than this one.
+(arm64, arm64-16k, or library: what needs no BPF there), since they would double the hours. Prints a
+line for each test as it ends, and a table at the end; each row's output, console and results are
+kept in the directory. Exit status 1 if anything failed. Emulated machines are 10 to 20 times slower
+than this one.
 """
 
 import argparse

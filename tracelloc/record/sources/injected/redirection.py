@@ -9,7 +9,7 @@ Format of symbols: System V gABI, chapter 4.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -34,12 +34,12 @@ _FUNCTION_KINDS: Final = 0x12, 0x22, 0x1A, 0x2A
 _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
-def private_regions(process: Process) -> list[Region]:
+def private_regions(process: Process, rights: Sequence[str] = ("-p",)) -> list[Region]:
     """Returns the process's readable private memory, without code, to search for addresses."""
     return [
         region
         for region in read_regions(process.maps_text())
-        if region.rights[0] == "r" and region.rights[2:] == "-p" and region.path not in _SPECIAL
+        if region.rights[0] == "r" and region.rights[2:] in rights and region.path not in _SPECIAL
         if not region.path.startswith("/dev/")
     ]
 
@@ -100,7 +100,8 @@ def find_symbols(
     """
     low, high = places
     sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
-    regions = (r for r in private_regions(process) if low <= r.start < high)
+    # Linkers for 64-bit Arm put them beside the code.
+    regions = (r for r in private_regions(process, ("-p", "xp")) if low <= r.start < high)
     found = {}
     for at, value in WordFinder(process, sizes).find((r.start, r.end) for r in regions).items():
         entry = process.read_memory(at - _WORD_BYTES, _SYMBOL_BYTES)
