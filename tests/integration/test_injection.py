@@ -1,5 +1,6 @@
 """The library in programs that run already: exact, however they call malloc, and no harm done."""
 
+import ctypes
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import books_traced, said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
 from tracelloc.errors import TargetError
+from tracelloc.files.elf.file import ElfFile
 from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
@@ -100,6 +102,22 @@ def test_all_ways_to_malloc(builder: Builder, targets: Targets) -> None:
     }  # fmt: skip
     assert report["lost_events"] == 0
     assert target.ask("10") == "done"
+
+
+def test_symbols_beside_code(builder: Builder) -> None:
+    """As the C library of 64-bit Arm has them."""
+    library = builder.c("plugin", "-shared", "-fPIC", "-Wl,-z,noseparate-code")
+    loaded = ctypes.CDLL(str(library))
+    assert loaded.plugin_allocate
+    process = Process(os.getpid())
+    regions = read_regions(process.maps_text())
+    code = next(each for each in regions if each.path == str(library))
+    assert code.rights == "r-xp"
+    functions = ElfFile(library.read_bytes()).find_functions(["plugin_allocate"])
+    ((value, size_bytes),) = functions["plugin_allocate"].items()
+    symbols = [redirection.FunctionSymbol(value, size_bytes)]
+    found = redirection.find_symbols(process, (code.start, code.end), symbols)
+    assert set(found.values()) == {value}
 
 
 def test_nothing_leads_to_a_withdrawn_library(builder: Builder, targets: Targets) -> None:
