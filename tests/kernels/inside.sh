@@ -9,6 +9,7 @@ case $(uname -v) in
 *) echo "none or voluntary" ;;
 esac >"$OUT/preemption"
 touch .venv/.installed # the files just unpacked are newer
+mkdir -p /mnt # where tests of other users find the work tree
 export TEST_PATIENCE_S=900 TEST_CACHE=/tmp/cache DEMO_SECONDS=10
 mkdir -p "$TEST_CACHE/tracelloc"
 [ ! -e .lab-cache.tar ] || tar -C "$TEST_CACHE/tracelloc" -xf .lab-cache.tar
