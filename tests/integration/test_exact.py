@@ -61,7 +61,10 @@ LONG = {"multi", "preloaded", "injected"}
 @pytest.mark.parametrize(
     ("way", "case"),
     [
-        pytest.param(way, case, marks=[pytest.mark.long] * (way in LONG or case[0] == 300))
+        pytest.param(
+            way, case, marks=[pytest.mark.long] * (way in LONG or case[0] == 300),
+            id="-".join(map(str, (*case, way))),
+        )
         # How probes are attached makes no difference to what becomes of their events.
         for way, cases in (("auto", CASES), ("multi", CASES[:3:2]), ("perf", CASES[3:5]),
                            ("preloaded", CASES), ("injected", CASES))

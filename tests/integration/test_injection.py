@@ -213,7 +213,7 @@ def test_what_stays(targets: Targets) -> None:
     """After several traces of many threads, no more stays than the documentation says."""
     text = (TARGETS.parents[1] / "tracelloc/docs/rootless.md").read_text()
     found = re.search(
-        r"What\s+stays\s+is\s+(\d+)\s+MiB\s+of\s+address\s+space\s+and\s+(\d+)\s+KiB", text
+        r"(\d+)\s+MiB\s+of\s+address\s+space\s+and,\s+with\s+200\s+threads,\s+(\d+)\s+KiB", text
     )
     assert found
     target = targets.c("books", 200, OPERATIONS, 1, 3000)
