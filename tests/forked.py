@@ -19,7 +19,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -146,53 +145,17 @@ def _import_modules() -> None:
     gc.freeze()
 
 
-class _ForkedReader:
-    """The part of ``Popen`` that a zygote needs."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> None:
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-
 def _fork_zygote() -> None:
-    """Has tracelloc fork its zygote, which then need not import anything.
+    """Has tracelloc fork its first zygote off itself, which then need not import anything."""
+    from tracelloc.record.worker.zygote import ZYGOTE
 
-    Only the first one, which is started when there is no other thread yet.
-    """
-    from tracelloc.record.worker import zygote
+    start = ZYGOTE.start
 
-    start = zygote.start_reader
+    def fork() -> None:
+        ZYGOTE.start = start  # type: ignore[method-assign]
+        (start if threading.active_count() > 1 else ZYGOTE.fork_off)()
 
-    def fork(script: Sequence[str], environment: Mapping[str, str], *, channel: int) -> Any:
-        zygote.start_reader = start
-        if threading.active_count() > 1:
-            return start(script, environment, channel=channel)
-        pid = os.fork()
-        if pid:
-            return _ForkedReader(pid)
-        try:
-            os.setsid()
-            os.chdir("/")
-            os.dup2(channel, 0)
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, 1)
-            os.dup2(nothing, 2)
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            sys.argv = ["-c", *script[1:]]
-            exec(script[0], {})
-        finally:
-            os._exit(0)
-
-    zygote.start_reader = fork  # type: ignore[assignment]
+    ZYGOTE.start = fork  # type: ignore[method-assign]
 
 
 def serve(control: socket.socket) -> bool:
