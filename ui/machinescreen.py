@@ -38,13 +38,13 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("10m", "10m", 12, from_width=98, sorts=False),
     Column("60m", "60m", 12, from_width=132, sorts=False),
     Column("for", "growing for", 11, from_width=76, sorts=False),
-    Column("left", "limit reached in", 16, from_width=112, sorts=False),
+    Column("left", "limit in", 9, from_width=112, sorts=False),
     Column("pid", "pid", 7, sorts=False),
     Column("kind", "kind", 11, left=True, from_width=126, sorts=False),
     Column("name", "command", 0, sorts=False),
 )
 _UNKNOWN: Final = "–"
-_LEFT_OUT: Final = "pss", "limit", "60m", "for", "left", "pid"  # Columns that need a value
+_LEFT_OUT: Final = "pss", "limit", "10m", "60m", "for", "left", "pid"  # Columns that need a value
 _GROWTH: Final = "1m", "10m", "60m"  # Columns of growth, in the order of the windows
 # Sentence and subcommand of what can be done about a process; about a group, only the first.
 _ACTIONS: Final = (
