@@ -156,13 +156,14 @@ def words_within(const uint64_t[::1] words, const uint64_t[:, ::1] ranges, int64
     Returns the number of rows.
     """
     cdef Py_ssize_t at, low, n = 0, count = ranges.shape[0]
+    cdef const uint64_t* starts = &ranges[0, 0] if count else NULL
     cdef uint64_t word, first = 0, span = 0
     cdef bint is_within = False
     with nogil:
         for at in range(words.shape[0]):
             word = words[at]
             if word - first >= span:  # not the gap or range of the word before
-                low = first_above(&ranges[0, 0], count, 16, word)
+                low = first_above(starts, count, 16, word)
                 is_within = low > 0 and word < ranges[low - 1, 1]
                 if is_within:
                     first = ranges[low - 1, 0]
@@ -383,7 +384,8 @@ cdef class ArenaTally:
 
     cdef Py_ssize_t run_at(self, uint64_t address) noexcept nogil:
         """Returns the index of the first run that ends behind an address."""
-        return first_above(&self.ends[0], self.ends.shape[0], 8, address)
+        cdef Py_ssize_t count = self.ends.shape[0]
+        return first_above(&self.ends[0] if count else NULL, count, 8, address)
 
     cdef void end_free(self, uint64_t end, bint is_top) noexcept nogil:
         cdef uint64_t first
