@@ -10,8 +10,7 @@ from tracelloc.dataclass import dataclass
 class SystemCallTable:
     """The numbers of an architecture's system calls."""
 
-    # AUDIT_ARCH_… (linux/audit.h): other tables of the same processor are refused.
-    audit_machine: int
+    audit_machine: int  # AUDIT_ARCH_… (linux/audit.h): other tables of the processor are refused
     newest: int  # The highest known number
     numbers: Mapping[str, int]  # By name; calls that the architecture does not have are missing
     unassigned: range  # Numbers that no kernel before Linux 6.11 had assigned
@@ -28,8 +27,7 @@ class DwarfRegisters:
     # The address of execution. Another number than `return_address`: calls leave the return address
     # in a register, and functions may keep it there.
     program_counter: int
-    # Registers that a function without a rule for them has not changed.
-    callee_saved: frozenset[int]
+    callee_saved: frozenset[int]  # A function without a rule for them has not changed them
 
     @property
     def has_link_register(self) -> bool:
@@ -50,14 +48,12 @@ class GeneralRegisters:
     call_number: str  # The register that has the number when a thread makes a system call
     call_arguments: tuple[str, ...]
     call_result: str
-    # The register with the number of the system call in which a thread is; None: it has a register
-    # set of its own, `entered_call_set`.
+    # The register with the number of the system call in which a thread is, and that with the
+    # address of its own variables; None: in register sets of their own (NT_…, elf.h; 0: none).
     entered_call: str | None
-    # The register with the address of a thread's own variables; None: it has a register set of its
-    # own, `thread_pointer_set`.
     thread_pointer: str | None
-    entered_call_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
-    thread_pointer_set: int = 0  # Number of its register set (NT_…, elf.h); 0: there is none
+    entered_call_set: int = 0
+    thread_pointer_set: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +68,8 @@ class ThreadLayout:
     # they end at the thread pointer.
     program_offset: int | None
     record_bytes: int  # Most bytes of the C library's record of a thread (`struct pthread`)
-    # Where C libraries keep a thread's id, in bytes from the thread pointer.
-    tid_offsets: tuple[int, ...]
-    # Members of the kernel's `struct thread_struct` that lead to the thread pointer.
-    kernel_field: tuple[str, ...]
+    tid_offsets: tuple[int, ...]  # Where C libraries keep a thread's id, from the thread pointer
+    kernel_field: tuple[str, ...]  # Members of `struct thread_struct` to the thread pointer
 
     def record(self, pointer: int) -> tuple[int, int]:
         """Returns (start, end) of the C library's record of a thread, given its thread pointer."""
@@ -90,10 +84,7 @@ class ThreadLayout:
         return pointer, pointer + self.program_offset + most_bytes
 
     def program_variables(self, pointer: int, size_bytes: int, alignment: int) -> tuple[int, int]:
-        """Returns (start, end) of the program's own variables in a thread.
-
-        ``alignment``: of the variables, a power of two; the thread pointer has at least that.
-        """
+        """Returns (start, end) of the program's variables in a thread, aligned to a power of 2."""
         if self.program_offset is None:
             return pointer - -(-size_bytes // alignment) * alignment, pointer
         start = pointer + -(-self.program_offset // alignment) * alignment
@@ -104,10 +95,8 @@ class ThreadLayout:
 class SignalFrame:
     """How the kernel stores the interrupted registers for a signal handler."""
 
-    # Offsets of registers from the stack pointer in the handler's caller, by DWARF number.
-    places: Mapping[int, int]
-    # The instructions to which signal handlers return: a call of rt_sigreturn(2).
-    return_code: bytes
+    places: Mapping[int, int]  # Offsets from the handler's caller's stack pointer, by DWARF number
+    return_code: bytes  # To which signal handlers return: a call of rt_sigreturn(2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,18 +129,14 @@ class Architecture:
     # Bits of a user-space address. The others are 0, or a tag or an authentication code.
     address_bits: int
     red_zone_bytes: int  # Bytes below the stack pointer that a function may use
-    # The bits of a return address that are the address; the others may authenticate it.
-    return_address_mask: int
-    # Bytes that a call pushes. So the stack pointer at a return probe is higher by this many than
-    # at the entry.
+    return_address_mask: int  # Bits that are the address; the others may authenticate it
+    # Bytes that a call pushes: the stack pointer at a return probe is higher by them.
     return_address_bytes: int
 
-    # The size of the shortest instruction. Instructions begin at its multiples.
-    instruction_bytes: int
+    instruction_bytes: int  # Size of the shortest one. They begin at its multiples.
     breakpoint_bytes: int
     breakpoint_code: bytes
-    # Bytes by which the program counter is behind the start of a breakpoint that was reached.
-    breakpoint_advance: int
+    breakpoint_advance: int  # Bytes by which the program counter is behind a breakpoint's start
     longest_call_bytes: int  # Size of the longest call instruction, prefixes apart
     # Returns the targets of jumps in code at an address, those to parts of a function that lie
     # elsewhere included. Some may not be real.
@@ -160,16 +145,14 @@ class Architecture:
     system_calls: SystemCallTable
     system_call_code: bytes
     return_code: bytes
-    # A move of the number of prctl(2) or seccomp(2) into a register.
-    filter_call_code: re.Pattern[bytes]
+    filter_call_code: re.Pattern[bytes]  # A move of prctl(2)'s or seccomp(2)'s number
     # Native code of BPF programs that have a private stack per processor; None: not known.
     private_stack_code: re.Pattern[bytes] | None
     # The line of /proc/PID/status, and the word in it, of a program with a shadow stack; None: the
     # kernel does not tell.
     shadow_stack_status: tuple[str, str] | None
-    # Machine code that calls a function with a shadow stack; empty: none is known.
-    #
-    # `long f(void (*function)(void *))` returns 0, or the error of the call that enables it.
+    # Machine code that calls a function with a shadow stack; empty: none is known. The code,
+    # `long f(void (*function)(void *))`, returns 0, or the error of the call that enables it.
     shadow_stack_code: bytes
 
     @property

@@ -12,42 +12,6 @@ from tracelloc.architecture.description import (
     ThreadLayout,
 )
 
-# AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, not a register that one
-# could name.
-_DWARF: Final = DwarfRegisters(
-    count=17, stack_pointer=7, frame_pointer=6, return_address=16,
-    program_counter=16,
-    callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
-)  # fmt: skip
-# `struct user_regs_struct` (sys/user.h), syscall(2).
-_GENERAL: Final = GeneralRegisters(
-    names=(
-        "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
-        "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base", "gs_base", "ds",
-        "es", "fs", "gs",
-    ),
-    kernel_count=21,
-    program_counter="rip",
-    stack_pointer="rsp",
-    call_number="rax",
-    call_arguments=("rdi", "rsi", "rdx", "r10", "r8", "r9"),
-    call_result="rax",
-    entered_call="orig_rax",
-    thread_pointer="fs_base",
-)  # fmt: skip
-# The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
-_THREADS: Final = ThreadLayout(
-    program_offset=None, record_bytes=1 << 12, tid_offsets=(0x2D0, 0x30),  # glibc, musl
-    kernel_field=("fsbase",),
-)  # fmt: skip
-# `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
-_SIGNAL_FRAME: Final = SignalFrame(
-    {
-        8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
-        6: 120, 3: 128, 1: 136, 0: 144, 2: 152, 7: 160, 16: 168,
-    },
-    bytes.fromhex("48c7c00f0000000f05"),  # mov $SYS_rt_sigreturn, %rax; syscall
-)  # fmt: skip
 # arch/x86/include/uapi/asm/prctl.h.
 _SHADOW_STACK: Final = bytes.fromhex(
     "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
@@ -58,6 +22,7 @@ _SHADOW_STACK: Final = bytes.fromhex(
     "31c0 5b c3"  # 0
     "5b c3"  # return arch_prctl's result
 )
+# arch/x86/entry/syscalls/syscall_64.tbl, up to Linux 6.13.
 _NUMBERS: Final = {
     "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7,
     "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13,
@@ -85,11 +50,6 @@ _NUMBERS: Final = {
     "uretprobe": 335, "uprobe": 336, "io_uring_setup": 425, "clone3": 435, "faccessat2": 439,
     "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
 }  # fmt: skip
-# arch/x86/entry/syscalls/syscall_64.tbl, up to Linux 6.13.
-_SYSTEM_CALLS: Final = SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387))
-
-# Without prefixes: ff /2 with a SIB byte and a displacement of four bytes.
-_LONGEST_CALL_BYTES: Final = 7
 
 _JUMP: Final = re.compile(rb"\x0f(?=[\x80-\x8f])", re.DOTALL)  # jcc with 4 bytes of distance: 0F 8x
 _JUMP_BYTES: Final = 6
@@ -111,9 +71,7 @@ def ends_in_call(code: bytes) -> bool:
     ``e8 rel32``, or ``ff /2`` with its operand in a register or in memory (Intel SDM
     volume 2, CALL and tables 2-2, 2-3). Prefixes precede these bytes.
     """
-    if len(code) >= 5 and code[-5] == 0xE8:
-        return True
-    return any(
+    return code[-5:-4] == b"\xe8" or any(
         code[-length] == 0xFF and _indirect_call_length(code[-length:]) == length
         for length in range(2, min(len(code), 7) + 1)
     )
@@ -121,20 +79,14 @@ def ends_in_call(code: bytes) -> bool:
 
 def _indirect_call_length(code: bytes) -> int:
     """Returns the length of an ``ff /2`` instruction that begins ``code``; 0 for others."""
-    modrm = code[1]
-    if modrm >> 3 & 7 != 2:
+    mode, operand = code[1] >> 6, code[1] & 7
+    if code[1] >> 3 & 7 != 2:
         return 0
-    mode, operand = modrm >> 6, modrm & 7
     if mode == 3:
         return 2
-    length = 2
-    if operand == 4:
-        length += 1
-        if mode == 0 and len(code) > 2 and code[2] & 7 == 5:
-            return length + 4
-    elif mode == 0 and operand == 5:
-        return length + 4
-    return length + (0, 1, 4)[mode]
+    has_sib = operand == 4
+    base = code[2] & 7 if has_sib and len(code) > 2 else operand
+    return 2 + has_sib + (4 if mode == 0 and base == 5 else (0, 1, 4)[mode])
 
 
 # The words of `struct pt_regs` (asm/ptrace.h).
@@ -169,11 +121,42 @@ X86_64: Final = Architecture(
         r"%(?P<register>\w+)|\$(?P<constant>[-+\w]+)|(?P<displacement>[-+\w.$]*)"
         r"(?:\((?:%(?P<base>\w+))?(?:,%(?P<index>\w+)(?:,(?P<scale>[1248]))?)?\))?"
     ),
-    dwarf=_DWARF,
+    # AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, no real register.
+    dwarf=DwarfRegisters(
+        count=17, stack_pointer=7, frame_pointer=6, return_address=16,
+        program_counter=16,
+        callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
+    ),
     miss_registers=(16, 7, 6, 3, 12, 13, 14, 15),
-    general=_GENERAL,
-    threads=_THREADS,
-    signal_frame=_SIGNAL_FRAME,
+    # `struct user_regs_struct` (sys/user.h), syscall(2).
+    general=GeneralRegisters(
+        names=(
+            "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx",
+            "rdx", "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base",
+            "gs_base", "ds", "es", "fs", "gs",
+        ),
+        kernel_count=21,
+        program_counter="rip",
+        stack_pointer="rsp",
+        call_number="rax",
+        call_arguments=("rdi", "rsi", "rdx", "r10", "r8", "r9"),
+        call_result="rax",
+        entered_call="orig_rax",
+        thread_pointer="fs_base",
+    ),
+    # The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
+    threads=ThreadLayout(
+        program_offset=None, record_bytes=1 << 12, tid_offsets=(0x2D0, 0x30),  # glibc, musl
+        kernel_field=("fsbase",),
+    ),
+    # `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
+    signal_frame=SignalFrame(
+        {
+            8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
+            6: 120, 3: 128, 1: 136, 0: 144, 2: 152, 7: 160, 16: 168,
+        },
+        bytes.fromhex("48c7c00f0000000f05"),  # mov $SYS_rt_sigreturn, %rax; syscall
+    ),
     address_bits=47,
     red_zone_bytes=128,  # AMD64 supplement, 3.2.2
     return_address_mask=(1 << 64) - 1,
@@ -182,10 +165,11 @@ X86_64: Final = Architecture(
     breakpoint_bytes=1,
     breakpoint_code=b"\xcc",  # int3
     breakpoint_advance=1,
-    longest_call_bytes=_LONGEST_CALL_BYTES,
+    # Without prefixes: ff /2 with a SIB byte and a displacement of four bytes.
+    longest_call_bytes=7,
     jump_targets=jump_targets,
     ends_in_call=ends_in_call,
-    system_calls=_SYSTEM_CALLS,
+    system_calls=SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387)),
     system_call_code=b"\x0f\x05",
     return_code=b"\xc3",
     filter_call_code=re.compile(

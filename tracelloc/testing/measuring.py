@@ -81,9 +81,9 @@ def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
     if "at_peak" in found:
         peak = found["peak_bytes"]
         lines.append(f'limit_memory("{limits.memory}"): the peak was {amount(peak)}, of which')
-        limit_bytes = limits.memory_bytes or 0
-        for one in [one for one in found["at_peak"] if one["bytes"] * 100 >= limit_bytes]:
-            lines += [f"{_blocks(one)}, allocated in", *stack_lines(one)]
+        for one in found["at_peak"]:
+            if one["bytes"] * 100 >= (limits.memory_bytes or 0):
+                lines += [f"{_blocks(one)}, allocated in", *stack_lines(one)]
     if limits.leaks is not None:
         most, limit = parse_size(limits.leaks), f'limit_leaks("{limits.leaks}")'
         beyond = [leak for leak in found["leaks"] if leak["bytes"] > most]
@@ -128,9 +128,7 @@ def stack_lines(one: dict[str, Any]) -> Iterator[str]:
 
 
 def _stack(leak: dict[str, Any]) -> Stack:
-    frames = (
-        StackFrame(frame["function"], frame["file"], frame["line"]) for frame in leak["stack"]
-    )
+    frames = (StackFrame(one["function"], one["file"], one["line"]) for one in leak["stack"])
     return Stack(tuple(frames))
 
 
@@ -201,8 +199,7 @@ class TestMemory:
 
     def __init__(self, config: pytest.Config, launcher: list[str]) -> None:
         """``launcher``: the command line of tracelloc, to which that of a Python is added."""
-        self._config = config
-        self._launcher = launcher
+        self._config, self._launcher = config, launcher
         # None: other processes run the tests
         self._channel = Channel() if VARIABLE in os.environ else None
         self._tests: list[dict[str, Any]] = []

@@ -25,24 +25,16 @@ _MARKERS: Final = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the plug-in's options to pytest."""
     group = parser.getgroup("tracelloc", "memory of tests (tracelloc help pytest)")
-    group.addoption(
-        "--tracelloc", action="store_true", help="measure each test's memory, and find its leaks"
-    )
-    group.addoption(
-        "--tracelloc-json", metavar="FILE", help="write the figures of all tests as JSON"
-    )
-    group.addoption(
-        "--tracelloc-top", metavar="N", type=int, default=10,
-        help="tests and leaks to list (default 10)",
-    )  # fmt: skip
-    group.addoption(
-        "--tracelloc-suppressions", metavar="FILE", action="append", default=[],
-        help="known leaks, in LeakSanitizer's syntax (repeatable)",
-    )  # fmt: skip
-    group.addoption(
-        "--tracelloc-no-search", action="store_true",
-        help="search for leaks only in tests with limit_leaks",
-    )  # fmt: skip
+
+    def add(name: str, about: str, **more: Any) -> None:
+        group.addoption(f"--tracelloc{name}", help=about, **more)
+
+    add("", "measure each test's memory, and find its leaks", action="store_true")
+    add("-json", "write the figures of all tests as JSON", metavar="FILE")
+    add("-top", "tests and leaks to list (default 10)", metavar="N", type=int, default=10)
+    known = "known leaks, in LeakSanitizer's syntax (repeatable)"
+    add("-suppressions", known, metavar="FILE", action="append", default=[])
+    add("-no-search", "search for leaks only in tests with limit_leaks", action="store_true")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -54,14 +46,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     is_measured = VARIABLE in os.environ
     if options.tracelloc and not (is_measured or is_worker or _distributes(options)):
         if tuple(early_config.invocation_params.args) != tuple(sys.argv[1:]):
-            raise pytest.UsageError(
-                "--tracelloc: start pytest by its command, not by pytest.main()"
-            )
-        command = [
-            *_launcher(early_config.known_args_namespace),
-            sys.executable,
-            *sys.orig_argv[1:],
-        ]
+            why = "--tracelloc: start pytest by its command, not by pytest.main()"
+            raise pytest.UsageError(why)
+        command = [*_launcher(options), sys.executable, *sys.orig_argv[1:]]
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(command[0], command)  # noqa: S606 - no shell is needed

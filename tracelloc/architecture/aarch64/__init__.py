@@ -23,20 +23,6 @@ _DWARF: Final = DwarfRegisters(
     program_counter=32,
     callee_saved=frozenset(range(19, 30)),
 )  # fmt: skip
-# `struct user_pt_regs` (asm/ptrace.h), syscall(2).
-_GENERAL: Final = GeneralRegisters(
-    names=(*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"),
-    kernel_count=34,
-    program_counter="pc",
-    stack_pointer="sp",
-    call_number="x8",
-    call_arguments=("x0", "x1", "x2", "x3", "x4", "x5"),
-    call_result="x0",
-    entered_call=None,
-    thread_pointer=None,
-    entered_call_set=0x404,  # NT_ARM_SYSTEM_CALL
-    thread_pointer_set=0x401,  # NT_ARM_TLS
-)
 # Two words of the C library's (`tcbhead_t`), then the program's variables. The record has 1,856
 # bytes in glibc 2.41.
 _THREADS: Final = ThreadLayout(
@@ -46,11 +32,6 @@ _THREADS: Final = ThreadLayout(
 )  # fmt: skip
 # siginfo, ucontext up to `uc_mcontext`, which is aligned to 16 bytes, and its fault address.
 _REGISTERS_AT: Final = 128 + 176 + 8
-# `struct rt_sigframe` (arch/arm64/kernel/signal.c) and `struct sigcontext`.
-_SIGNAL_FRAME: Final = SignalFrame(
-    {number: _REGISTERS_AT + 8 * number for number in range(33)},  # x0 to x30, sp, pc
-    bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
-)
 
 # getauxval(3): the address of bytes on the stack of the main thread, near its end.
 _AT_RANDOM: Final = 25
@@ -85,6 +66,8 @@ def ends_in_call(code: bytes) -> bool:
     return len(code) >= _CALL_BYTES and any(word & mask == value for mask, value in _CALLS)
 
 
+# include/uapi/asm-generic/unistd.h, up to Linux 6.13. It has none of the calls that newer ones
+# replace, such as open, stat, poll and pipe.
 _NUMBERS: Final = {
     "getxattr": 8, "fgetxattr": 10, "getcwd": 17, "eventfd2": 19, "epoll_create1": 20,
     "epoll_ctl": 21, "dup": 23, "dup3": 24, "fcntl": 25, "ioctl": 29, "statfs": 43, "fstatfs": 44,
@@ -109,9 +92,6 @@ _NUMBERS: Final = {
     "kexec_file_load": 294, "io_uring_setup": 425, "clone3": 435, "faccessat2": 439,
     "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
 }  # fmt: skip
-# include/uapi/asm-generic/unistd.h, up to Linux 6.13. It has none of the calls that newer ones
-# replace, such as open, stat, poll and pipe.
-_SYSTEM_CALLS: Final = SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403))
 
 AARCH64: Final = Architecture(
     name="aarch64",
@@ -132,9 +112,26 @@ AARCH64: Final = Architecture(
     ),
     dwarf=_DWARF,
     miss_registers=(32, 31, 29, *range(19, 29)),
-    general=_GENERAL,
+    # `struct user_pt_regs` (asm/ptrace.h), syscall(2).
+    general=GeneralRegisters(
+        names=(*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"),
+        kernel_count=34,
+        program_counter="pc",
+        stack_pointer="sp",
+        call_number="x8",
+        call_arguments=("x0", "x1", "x2", "x3", "x4", "x5"),
+        call_result="x0",
+        entered_call=None,
+        thread_pointer=None,
+        entered_call_set=0x404,  # NT_ARM_SYSTEM_CALL
+        thread_pointer_set=0x401,  # NT_ARM_TLS
+    ),
     threads=_THREADS,
-    signal_frame=_SIGNAL_FRAME,
+    # `struct rt_sigframe` (arch/arm64/kernel/signal.c) and `struct sigcontext`.
+    signal_frame=SignalFrame(
+        {number: _REGISTERS_AT + 8 * number for number in range(33)},  # x0 to x30, sp, pc
+        bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
+    ),
     address_bits=48,
     red_zone_bytes=0,
     return_address_mask=(1 << _code_bits()) - 1,
@@ -146,7 +143,7 @@ AARCH64: Final = Architecture(
     longest_call_bytes=_CALL_BYTES,
     jump_targets=jump_targets,
     ends_in_call=ends_in_call,
-    system_calls=_SYSTEM_CALLS,
+    system_calls=SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403)),
     system_call_code=b"\x01\0\0\xd4",
     return_code=b"\xc0\x03\x5f\xd6",
     # mov xN or wN, #167 or #277

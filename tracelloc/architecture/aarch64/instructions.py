@@ -24,10 +24,8 @@ _HINT_WRITES: Final = {
 
 def words(code: bytes) -> Iterator[tuple[int, int]]:
     """Yields (offset in bytes, instruction) of code, without an incomplete last instruction."""
-    for (number,), offset in zip(
-        struct.iter_unpack("<I", code[: len(code) & ~3]), range(0, len(code), 4), strict=False
-    ):
-        yield offset, number
+    for n, (number,) in enumerate(struct.iter_unpack("<I", code[: len(code) & ~3])):
+        yield 4 * n, number
 
 
 def _signed(value: int, bits: int) -> int:

@@ -8,6 +8,7 @@ with a prefix inside the operand (there are none).
 """
 
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
@@ -25,6 +26,7 @@ from tracelloc.files.cfi.core import (
     MASK,
     OFFSET,
     UNDEFINED,
+    Entries,
     RuleSet,
     find_calls,
     reason_row,
@@ -103,7 +105,7 @@ class Cfi:
         self.architecture = architecture
         self._built_in = built_in_rules(architecture)
         self._handler_return = architecture.signal_frame.return_code
-        self._elf = elf
+        self._elf, self._executable = elf, [each for each in elf.segments if each.executable]
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
         self._switches: list[tuple[int, int]] | None = None
@@ -123,6 +125,15 @@ class Cfi:
                         self._tables.append(None)
         return self._tables[which]
 
+    def _tables_there(self) -> Iterator[Table]:
+        yield from filter(None, map(self._table, (0, 1)))
+
+    def _entries_at(self, address: int) -> Iterator[tuple[Entries, int]]:
+        """Yields the last entries that start at or before an address, with their sections."""
+        for entries, index in self._tables_there():
+            if (offset := index.find(address)) is not None:
+                yield entries, offset
+
     def rules(self, address: int) -> RuleSet:
         """Returns the unwind rules at an address: before a return address, or an interrupted one.
 
@@ -132,25 +143,18 @@ class Cfi:
         for start, size in self._stack_switches():
             if 0 <= address - start < size:
                 return self._built_in.outermost
-        for which in (0, 1):
-            table = self._table(which)
-            offset = table[1].find(address) if table is not None else None
-            if table is not None and offset is not None:
-                found = table[0].rules(offset, address)
-                if found is not None:
-                    return found
+        for entries, offset in self._entries_at(address):
+            if (found := entries.rules(offset, address)) is not None:
+                return found
         return self._without_entry(address)
 
     def part_at(self, address: int) -> range | None:
         """Returns the addresses of the function part around an address; None if not described."""
-        for which in (0, 1):
-            table = self._table(which)
-            offset = table[1].find(address) if table is not None else None
-            if table is not None and offset is not None:
-                with suppress(CfiError):
-                    start, size = table[0].fde(offset)
-                    if address < start + size:
-                        return range(start, start + size)
+        for entries, offset in self._entries_at(address):
+            with suppress(CfiError):
+                start, size = entries.fde(offset)
+                if address < start + size:
+                    return range(start, start + size)
         return None
 
     def is_start(self, address: int) -> bool:
@@ -207,10 +211,8 @@ class Cfi:
         order = np.argsort(addresses, kind="stable")
         wanted = addresses[order]
         found = np.zeros(len(wanted), np.uint64)
-        for which in (0, 1):
-            table = self._table(which)
-            if table is not None:
-                table[0].rows(table[1].starts, table[1].offsets, wanted, found)
+        for entries, index in self._tables_there():
+            entries.rows(index.starts, index.offsets, wanted, found)
         bare = np.flatnonzero(found == 0)
         found[bare] = self._rows_without_entry(wanted[bare])
         for start, size in self._stack_switches():
@@ -230,8 +232,7 @@ class Cfi:
     def call_sites(self) -> U64:
         """Returns the address of the last byte of each apparent call, sorted, for ``rows``.
 
-        Data may look like calls, too. Searches only between the first and the last function with
-        call-frame information.
+        Searches only between the first and the last function with call-frame information.
         """
         start, end = self._covered()
         targets = self._call_targets(start, end)
@@ -239,9 +240,7 @@ class Cfi:
         room = np.empty(_PIECE_BYTES + longest, np.uint64)
         pieces: list[U64] = []
         count = 0
-        for segment in self._elf.segments:
-            if not segment.executable:
-                continue
+        for segment in self._executable:
             at = max(start, segment.address)
             last = min(end, segment.address + segment.file_size, at + _MOST_CODE_BYTES)
             while at < last and count < _MOST_SITES:
@@ -252,11 +251,9 @@ class Cfi:
                     last = at
                 found_count = find_calls(code, at, *targets, room, self.architecture)
                 pieces.append(room[:found_count].copy())
-                count += len(pieces[-1])
+                count += found_count
                 at += size
-        if not pieces:
-            return np.empty(0, np.uint64)
-        found = np.concatenate(pieces)
+        found = np.concatenate([*pieces, np.empty(0, np.uint64)])
         found.sort()
         return found[_firsts(found)]
 
@@ -268,25 +265,18 @@ class Cfi:
         """
         if not self.architecture.dwarf.has_link_register:
             return start, end
-        code = [segment for segment in self._elf.segments if segment.executable]
-        return (
-            min((each.address for each in code), default=0),
-            max((each.address + each.file_size for each in code), default=0),
-        )
+        ends = (each.address + each.file_size for each in self._executable)
+        return min((each.address for each in self._executable), default=0), max(ends, default=0)
 
     def _covered(self) -> tuple[int, int]:
-        bounds = []
-        for which in (0, 1):
-            table = self._table(which)
-            if table is None or not len(table[1]):
-                continue
-            entries, index = table
-            try:
-                end = min(sum(entries.fde(int(index.offsets[-1]))), MASK)
-            except CfiError:
-                end = int(index.starts[-1])
-            bounds.append((int(index.starts[0]), end))
-        return (min(b[0] for b in bounds), max(b[1] for b in bounds)) if bounds else (0, 0)
+        starts, ends = [], []
+        for entries, index in self._tables_there():
+            if len(index):
+                starts.append(int(index.starts[0]))
+                ends.append(int(index.starts[-1]))
+                with suppress(CfiError):
+                    ends[-1] = min(sum(entries.fde(int(index.offsets[-1]))), MASK)
+        return min(starts, default=0), max(ends, default=0)
 
 
 def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
@@ -307,21 +297,17 @@ def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
         offset = elf.offset_of(parts[0].start)
         code = elf.read(offset, len(parts[0])) if offset is not None else b""
         targets = cfi.architecture.jump_targets(code, parts[0].start)
-        outside = (target for target in targets if target not in parts[0])
-        found = {part for target in outside if (part := _part(cfi, target))}
+        outside = {cfi.part_at(target) for target in targets if target not in parts[0]}
+        found = (part for part in outside if part is not None and _is_split_off(cfi, part))
         parts += sorted(found, key=lambda part: part.start)
     return parts
 
 
-def _part(cfi: Cfi, target: int) -> range | None:
-    """Returns the split-off part that contains an address; None if that is in a whole function."""
-    part = cfi.part_at(target)
-    if part is None:
-        return None
-    try:
-        rules = cfi.rules(part.start)
-    except CfiError:
-        return None
+def _is_split_off(cfi: Cfi, part: range) -> bool:
+    """Whether a part has a frame at its first byte: it is no whole function."""
     machine = cfi.architecture
     without_frame = machine.dwarf.stack_pointer, machine.return_address_bytes
-    return None if (rules.cfa_register, rules.cfa_offset) == without_frame else part
+    with suppress(CfiError):
+        rules = cfi.rules(part.start)
+        return (rules.cfa_register, rules.cfa_offset) != without_frame
+    return False

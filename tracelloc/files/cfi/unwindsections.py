@@ -27,10 +27,8 @@ class FdeIndex:
         self, starts: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64], *, is_scanned: bool
     ) -> None:
         """``starts`` is sorted; ``offsets`` are relative to the section's start."""
-        self.starts = starts
-        self.offsets = offsets
-        # Whether the entries were read because there was no usable table
-        self.is_scanned = is_scanned
+        self.starts, self.offsets = starts, offsets
+        self.is_scanned = is_scanned  # Whether all entries were read, for want of a usable table
         self._starts = memoryview(starts.data)
 
     def __len__(self) -> int:
@@ -91,17 +89,14 @@ def read_eh_frame(elf: ElfFile, architecture: Architecture) -> Table | None:
     address, size = elf.unwind_header or (0, 0)
     header = read_at(elf, address, size)
     section = elf.section_header(".eh_frame")
+    start = length = 0
     if section is not None and not section.is_compressed and section.address:
         start, length = section.address, section.size_bytes
-    else:
-        found = read_header(header, address)
-        if found is None:
-            return None
+    elif (found := read_header(header, address)) is not None:
         start = found[0]
         ends = ((part.address, part.address + part.file_size) for part in elf.segments)
         length = next((end - start for first, end in ends if first <= start < end), 0)
-    data = read_at(elf, start, length)
-    if not data:
+    if not (data := read_at(elf, start, length)):
         return None
     entries = Entries(data, start, is_eh=True, architecture=architecture)
     return entries, make_index(entries, header, address)
