@@ -38,10 +38,7 @@ class Sources:
         preloaded: Callable[[], PreloadedSource] | None = None,
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """``preloaded`` makes the source of one more process's library, if there may be any.
-
-        ``after`` is called once there is nothing more to read.
-        """
+        """``preloaded`` makes a process's source, if there may be any; ``after``: called last."""
         self.probes, self._make, self._after = probes, preloaded, after
         self._every: Sequence[EventSource] = [probes]
         self._is_live = False

@@ -44,9 +44,7 @@ def take_inventory(process: Process) -> list[ModuleReport]:
         lacking = [m.module.path for m in modules if m.module.path != VDSO and _lacks_some(m)]
         hints = debug_hints(process.memory_directory / "root", lacking)
         reports = [_report(module, hints) for module in modules]
-        reports.extend(_unreadable(space))
-        reports.extend(_generated(space, symbolizer))
-        return reports
+        return [*reports, *_unreadable(space), *_generated(space, symbolizer)]
     finally:
         symbolizer.close()
         space.close()
@@ -126,14 +124,14 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
         return
     perf_map = symbolizer.perf_map
     perf_map.reload()
-    names, count, reason = str(perf_map.path), len(perf_map), perf_map.reason
-    if count:
+    names, reason = str(perf_map.path), perf_map.reason
+    if count := len(perf_map):
         but = () if reason is None else (f"{names}: {reason}",)
         yield ModuleReport("[generated code]", count, names, troubles=but)
-        return
-    advice = "node --perf-basic-prof, java with a perf-map agent"
-    why = f"{names}: {reason or 'there is no such file'}"
-    yield ModuleReport("[generated code]", 0, why, advice=advice)
+    else:
+        advice = "node --perf-basic-prof, java with a perf-map agent"
+        why = f"{names}: {reason or 'there is no such file'}"
+        yield ModuleReport("[generated code]", 0, why, advice=advice)
 
 
 def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:

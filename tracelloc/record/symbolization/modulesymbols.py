@@ -88,8 +88,7 @@ class PerfMap:
 
     def reload(self) -> None:
         """Reads new content of the perf map, if that is trusted."""
-        descriptor = self._open()
-        if descriptor is None:
+        if (descriptor := self._open()) is None:
             return
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
@@ -110,10 +109,9 @@ class PerfMap:
         file.seek(self._read_bytes)
         while self._read_bytes < size_bytes and self._full is None:
             data = file.read(min(_PIECE_BYTES, size_bytes - self._read_bytes))
-            # The last line may still be being written.
             end = data.rfind(b"\n") + 1
             if not end:
-                # No line has ended: the line is incomplete, or endless.
+                # The last line is still being written, or endless.
                 self._full = "it has endless lines" if len(data) == _PIECE_BYTES else None
                 break
             self._read_bytes += end
@@ -137,15 +135,13 @@ class PerfMap:
         return None
 
     def _distrust(self, status: os.stat_result) -> str | None:
-        if not stat.S_ISREG(status.st_mode):
-            return "it is not a regular file"
-        if status.st_uid not in self._users:
-            return "it belongs to another user"
-        if status.st_mode & stat.S_IWOTH:
-            return "others may write to it"
-        if status.st_size > _LARGEST_BYTES:
-            return "it is too large"
-        return None
+        reasons = (
+            (not stat.S_ISREG(status.st_mode), "it is not a regular file"),
+            (status.st_uid not in self._users, "it belongs to another user"),
+            (status.st_mode & stat.S_IWOTH, "others may write to it"),
+            (status.st_size > _LARGEST_BYTES, "it is too large"),
+        )
+        return next((reason for applies, reason in reasons if applies), None)
 
     def _add(self, data: bytes) -> None:
         for line in data.split(b"\n"):
@@ -207,10 +203,8 @@ class ModuleSymbols:
 
     def _download(self, build_id: str | None) -> DebugFile | None:
         opened = DEBUG_SERVERS.open_debug_file(build_id or "", self.module.path)
-        if opened is None:
-            return None
-        found = DebugFile(*opened, by_name=False, is_downloaded=True)
-        return found if keep_if(found, self._fits, self.troubles) else None
+        found = opened and DebugFile(*opened, by_name=False, is_downloaded=True)
+        return found if found and keep_if(found, self._fits, self.troubles) else None
 
     def _fits(self, found: DebugFile) -> bool:
         fits, has_lines = self._file.take_debug_file(found)
@@ -260,6 +254,5 @@ class ModuleSymbols:
         if "lines" in self.__dict__:
             self.lines.close()
         self._file.close()
-        debug = self.__dict__.get("debug_file")
-        if debug is not None:
+        if (debug := self.__dict__.get("debug_file")) is not None:
             debug.close()

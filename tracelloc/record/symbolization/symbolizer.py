@@ -112,12 +112,11 @@ class Symbolizer:
         return self._space.place(address, stored=True)
 
     def module(self, module: Module) -> ModuleSymbols:
-        symbols = self._modules.get(id(module))
-        if symbols is None:
+        if id(module) not in self._modules:
             roots = (self._space.process.memory_directory / "root", Path("/"))
             # Another thread may do the same at this time.
-            symbols = self._modules.setdefault(id(module), ModuleSymbols(module, roots))
-        return symbols
+            self._modules.setdefault(id(module), ModuleSymbols(module, roots))
+        return self._modules[id(module)]
 
     def close(self) -> None:
         """Ends the lookup thread after its current work; if that takes long, it remains."""
@@ -162,8 +161,7 @@ class Symbolizer:
             self._final.difference_update(stale)
 
     def _pending(self, address: int) -> Frame:
-        interpreted = self._interpreted(address)
-        if interpreted is not None:
+        if (interpreted := self._interpreted(address)) is not None:
             return interpreted
         place, path, offset = self._space.place(address - 1, stored=True), None, None
         if isinstance(place, CodePlace) and place.module is not None:
@@ -211,12 +209,10 @@ class Symbolizer:
         generated: list[int] = []
         settled: dict[int, Frames] = {}
         for address in addresses:
-            interpreted = self._interpreted(address)
-            if interpreted is not None:
+            if (interpreted := self._interpreted(address)) is not None:
                 settled[address] = (interpreted,)
                 continue
-            # A call may be the last instruction of its function: the return address then
-            # belongs to the next function. The byte before it still belongs to the caller.
+            # Behind a call that ends a function is the next one: the byte before is the caller's.
             place = self._space.place(address - 1, stored=True)
             if isinstance(place, CodePlace) and place.module is not None:
                 path, inside = place.module.path, place.module.elf.address_of(place.file_offset)
@@ -261,16 +257,13 @@ class Symbolizer:
         before = np.array(addresses, np.uint64) - np.uint64(1)
         frames: dict[int, Frames] = {}
         for address, symbol in zip(addresses, self.perf_map.find_all(before), strict=True):
-            place = self._space.place(address - 1, stored=True)
             if symbol is None:
+                place = self._space.place(address - 1, stored=True)
                 frames[address] = (_nameless(address, place),)
                 continue
             function, file, line = describe(symbol.name)
-            offset, file = address - symbol.address, self._sources.apply(file)
-            frame = Frame(
-                address, function, symbol.name, offset, symbol.size, GENERATED, None, file=file,
-                line=line,
-            )  # fmt: skip
+            facts = address, function, symbol.name, address - symbol.address, symbol.size
+            frame = Frame(*facts, GENERATED, None, file=self._sources.apply(file), line=line)
             frames[address] = (frame,)
         return frames
 
@@ -346,8 +339,7 @@ class Symbolizers:
 
     def __init__(self, space_of: Callable[[int], AddressSpace], sources: SourceMap) -> None:
         """``space_of``: returns the address space of a process, by its number in the trace."""
-        self._space_of = space_of
-        self._sources = sources
+        self._space_of, self._sources = space_of, sources
         self._lock = threading.Lock()
         self._symbolizers: dict[int, Symbolizer] = {}
 

@@ -33,8 +33,7 @@ class LeadingFrames:
         self._ends = np.array([0, *(end for _, end in ordered)], np.uint64)  # From before the first
 
     def _holds(self, addresses: U64) -> Mask:
-        at = np.searchsorted(self._starts, addresses, side="right")
-        held: Mask = addresses < self._ends[at]
+        held: Mask = addresses < self._ends[self._starts.searchsorted(addresses, side="right")]
         return held
 
     def without(self, frames: tuple[int, ...]) -> tuple[int, ...]:
@@ -108,9 +107,8 @@ class FrameChecker:
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
         """Returns the frames up to the first implausible one, and flags that fit these frames.
 
-        How the walk ended says little: the register may hold anything where code without frame
-        pointers begins. A stack is whole if it reaches the code that starts programs and threads;
-        otherwise it is broken, unless it is only too deep.
+        How the walk ended says little. A stack is whole if it reaches the code that starts programs
+        and threads; otherwise it is broken, unless it is only too deep.
         """
         kept = self.credible(frames)
         if len(kept) == len(frames) and flags & StackFlag.TRUNCATED:
@@ -120,8 +118,7 @@ class FrameChecker:
     def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the frames up to the first implausible one."""
         for n, frame in enumerate(frames):
-            verdict = self._verdicts.get(frame)
-            if verdict is None:
+            if (verdict := self._verdicts.get(frame)) is None:
                 if len(self._verdicts) >= _MOST_VERDICTS:
                     self._verdicts.clear()
                 verdict = self._verdicts[frame] = self._look(frame)
@@ -133,10 +130,9 @@ class FrameChecker:
     def _is_whole(self, frames: tuple[int, ...]) -> bool:
         """Whether the outermost frame belongs to the caller of main or of a thread's function.
 
-        In a dynamic program, that caller is in the C library, and the next inner frame is a
-        function of the program itself. (The C library's other functions have no frame pointers:
-        a stack that ends in one of them ends early.) If the C library has frame pointers, the
-        stack goes on to the program's entry point.
+        In a dynamic program, that caller is in the C library, and the next inner frame is not: a
+        stack that ends in another function of the C library ends early. If the C library has frame
+        pointers, the stack goes on to the program's entry point.
         """
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
@@ -159,17 +155,15 @@ class FrameChecker:
         place = self._space.place(address - 1)
         if isinstance(place, Unresolved) or place.reason is Unresolved.NOT_CODE:
             return False
-        if place.module is None:
-            # Generated code and the kernel's pages have no file to check.
-            return True
-        return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
+        # Generated code and the kernel's pages have no file to check.
+        return place.module is None or _follows_call(place.module, place.file_offset)
 
 
-def _follows_call(place: CodePlace[Module]) -> bool:
-    assert place.module is not None
-    end = place.file_offset + 1
-    machine = native()
+def _follows_call(module: Module, offset: int) -> bool:
+    """Whether a byte of a file is the last of a call, or comes before a place to return to."""
+    machine, elf = native(), module.elf
     handler_return = machine.signal_frame.return_code
-    start = max(0, end - machine.longest_call_bytes)
-    code = place.module.elf.read(start, end - start + len(handler_return))
-    return machine.ends_in_call(code[: end - start]) or code[end - start :] == handler_return
+    length = min(offset + 1, machine.longest_call_bytes)
+    code = elf.read(offset + 1 - length, length + len(handler_return))
+    is_call = machine.ends_in_call(code[:length]) or code[length:] == handler_return
+    return is_call or offset in elf.usdt_offsets

@@ -41,7 +41,6 @@ _DIGEST_BYTES: Final = 16
 _MOST_KEPT: Final = 1 << 16  # Per file: 512 KiB
 _MOST_FILES: Final = 64  # The least recently used one is dropped for another: 32 MiB at most
 _BUILD_ID: Final = re.compile(r"[0-9a-f]{8,128}")
-_SUFFIX: Final = ".sites"
 
 
 class SiteMemory:
@@ -54,7 +53,7 @@ class SiteMemory:
     """
 
     def __init__(self, who: Invoker) -> None:
-        self._files = CacheDirectory(who, "call-sites", _SUFFIX, _MOST_FILES)
+        self._files = CacheDirectory(who, "call-sites", ".sites", _MOST_FILES)
 
     def recall(self, build_id: str | None) -> U64:
         """Returns the remembered call sites of a file, ascending; often none."""
@@ -64,7 +63,7 @@ class SiteMemory:
                 digest, sites = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
                 if digest == _digest(sites) and len(sites) % 8 == 0:
                     return np.frombuffer(sites, "<u8").astype(np.uint64)
-        return np.empty(0, np.uint64)
+        return _NO_ROWS[0]
 
     def remember(self, build_id: str | None, sites: U64) -> None:
         """Stores call sites of a file; if there are too many, new ones take precedence."""
@@ -94,16 +93,13 @@ class RowsAhead:
         self._changed = threading.Condition()
         self._maps = AddressMap([])
         self._made: set[Mapping] = set()  # Mappings that have their rows, or are getting them now
-        # Large mappings with the rows that earlier runs needed
-        self._recalled: set[Mapping] = set()
-        # Mappings with rows for the call sites that earlier programs' stacks passed
-        self._supplied: set[Mapping] = set()
+        self._recalled: set[Mapping] = set()  # Large ones with the rows that earlier runs needed
+        self._supplied: set[Mapping] = set()  # With the rows that earlier programs' stacks passed
         self._whole = False  # Whether mappings in `_supplied` get all their rows as well
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._large: set[int] = set()  # Modules with too many call sites for making all their rows
-        # By module: call sites without a row that stacks passed, as file addresses
-        self._met: dict[int, list[int]] = {}
+        self._met: dict[int, list[int]] = {}  # Sites without a row that stacks passed, by module
 
     def fork(self, space: AddressSpace, table: RowTable) -> RowsAhead:
         """Returns a maker of rows for a copy of the address space."""
@@ -263,9 +259,8 @@ class RowsAhead:
         """Inserts rows that earlier programs' stacks passed. Returns whether files are unknown."""
         any_unknown = False
         for mapping in self._maps.mappings:
-            if mapping in self._supplied or mapping in self._made:
-                continue
-            if (tables := self._tables_of(mapping)) is None:
+            known = mapping in self._supplied or mapping in self._made
+            if known or (tables := self._tables_of(mapping)) is None:
                 continue
             if tables.passed_rows is None:
                 any_unknown = True

@@ -58,10 +58,9 @@ class StackSource:
         on_modules: Callable[[Sequence[Module]], None],
         like: StackSource | None = None,
     ) -> None:
-        """``on_modules`` gets files that are mapped for the first time.
+        """``on_modules`` gets files that are mapped for the first time. ``like``: the parent's.
 
         Without ``rows``, stacks are walked by frame pointers. ``config``: settings of the probes.
-        ``like``: the source of the process from which this one was forked.
         """
         self._space, self._stacks, self._words = space, stacks, words
         self._on_modules = on_modules
@@ -69,16 +68,12 @@ class StackSource:
         # Inserts a runtime's functions into stacks; None: the probes don't read them
         self.merger: StackMerger | None = None
         if config.runtime_frames:
-            parent = None if like is None else like.merger
-            self.merger = StackMerger(space, stacks, words, parent)
-        # Allocator code to strip from the start of stacks; None: there is none
-        self.leading: LeadingFrames | None = None
+            self.merger = StackMerger(space, stacks, words, like and like.merger)
+        self.leading: LeadingFrames | None = None  # Allocator code to strip from starts of stacks
         self._unwinder: Unwinder | None = None
         self._is_closed = False
-        self._image = words.image
-        self._loader_calls = words.loader_calls
-        # When the remaining rows are due, by `time.monotonic`
-        self._prewarm_due_s: float | None = None
+        self._image, self._loader_calls = words.image, words.loader_calls
+        self._prewarm_due_s: float | None = None  # When the remaining rows are due
         self._passed = AddressSet()  # Return addresses in this program's stacks
         self._rows, before = rows, None if like is None else like._unwinder
         if like is not None and before is not None and like._rows is rows:
@@ -159,10 +154,10 @@ class StackSource:
                 return
 
     def _find_loader(self) -> None:
-        places = 0, 0
-        if (address := self._space.variable("_r_debug")) is not None:
-            places = address + _R_STATE, self._space.last_kept_library(address)
-        self._words.set_loader(*places)
+        if (address := self._space.variable("_r_debug")) is None:
+            self._words.set_loader(0, 0)
+        else:
+            self._words.set_loader(address + _R_STATE, self._space.last_kept_library(address))
 
     def _renew(self, generation: int) -> bool:
         """Takes over mappings, read after ``generation``; returns whether they are still valid."""
@@ -181,8 +176,8 @@ class StackSource:
             self._prewarm_due_s = None
             assert self._unwinder is not None
             self._unwinder.ahead.begin(whole=True)
-        table = None if self._unwinder is None else self._unwinder.table
-        is_outdated = table is not None and self._words.generation != table.generation
+        unwinder = self._unwinder
+        is_outdated = unwinder and self._words.generation != unwinder.table.generation
         if is_outdated or self._words.loader_calls != self._loader_calls:
             self.refresh()
         if self.merger is not None:
@@ -242,10 +237,7 @@ class StackSource:
             self._stacks.add(stack_id, frames, settled)
 
     def supply_rows(self, misses: Sequence[Miss]) -> None:
-        """Gives the probes the unwind rows for which misses are waiting.
-
-        The address space must be at least as recent as the misses.
-        """
+        """Gives the probes the rows for which misses wait: no later than the address space."""
         assert self._unwinder is not None
         self._unwinder.note_loaded(miss for miss in misses if miss.library)
         self._unwinder.supply_rows(miss for miss in misses if not miss.library)
@@ -317,13 +309,12 @@ class StackFeed:
         self, sources: Sources, *, finishes: bool, guard: Guard = lambda _pid, work: work()
     ) -> None:
         """``finishes``: stacks may come unfinished. ``guard`` runs work for a PID safely."""
-        self._sender, self._finishes = sources, finishes
-        self._guard = guard
+        self._sender, self._finishes, self._guard = sources, finishes, guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
-        # Stacks of images that are not known yet
+        # Of images that are not known yet
         self._early_stacks: list[tuple[int, SentStacks]] = []
-        self._early_misses: list[Miss] = []  # Misses of images that are not known yet
+        self._early_misses: list[Miss] = []
 
     def add(self, image: int, source: StackSource) -> None:
         """Sends stacks of a memory image to a ``StackSource``. Image numbers only grow."""

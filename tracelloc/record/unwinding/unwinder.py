@@ -42,6 +42,7 @@ _MOST_GENERATIONS: Final = 1 << 12  # Most of which a few numbers are kept
 # Most addresses that are known to have rows. A hot program needs a few thousand.
 _MOST_KNOWN: Final = 1 << 16
 
+Loaded = frozenset[tuple[int, str]]  # Libraries that the loader has mapped, with base addresses
 _FLAGS: Final = {
     End.OUTERMOST: StackFlag(0),
     End.LIMIT: StackFlag.TRUNCATED,
@@ -107,12 +108,9 @@ class Unwinder:
         self._renewals = 0  # How often the walker got new mappings
         # Walkers by generation, with the mappings of that time
         self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
-        # By generation: libraries that the loader had mapped, each with its base address
-        self._loaded: OrderedDict[int, frozenset[tuple[int, str]]] = OrderedDict()
+        self._loaded: OrderedDict[int, Loaded] = OrderedDict()  # By generation
         # By such libraries: the walker that knows of them, and the shifts
-        self._with_loaded: dict[
-            frozenset[tuple[int, str]], tuple[StackWalker, Sequence[Shift]]
-        ] = {}
+        self._with_loaded: dict[Loaded, tuple[StackWalker, Sequence[Shift]]] = {}
         # By generation: what turns addresses into those of stored stacks
         self._shifts: OrderedDict[int, Sequence[Shift]] = OrderedDict()
 
@@ -137,8 +135,8 @@ class Unwinder:
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
         """Takes over the mappings of a generation; ``read`` returns the current one.
 
-        The address space must have been refreshed after ``generation`` was read. Returns False if
-        the generation has changed meanwhile: the maps may then belong to another generation.
+        The space must have been refreshed after ``generation`` was read. Returns False if it has
+        changed meanwhile: the maps may then belong to another generation.
         """
         mappings = self._space.mappings
         code = [m for m in mappings if m.executable]
@@ -204,10 +202,8 @@ class Unwinder:
 
     def is_unreadable(self, return_address: int) -> bool:
         """Whether a call is in code whose call-frame information exists but can't be read."""
-        tables, inside = self._tables_at(return_address - 1)
-        if tables is None or tables.row(inside) != FALLBACK_ROW:
-            return False
-        return tables.trouble is not None
+        found, at = self._tables_at(return_address - 1)
+        return found is not None and found.row(at) == FALLBACK_ROW and found.trouble is not None
 
     def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
         module, inside = self._inside(address)

@@ -39,10 +39,7 @@ def _optional(thread_id: int, number: int) -> bytes:
 
 
 def begin(process: Process, thread_id: int) -> dict[str, int]:
-    """Returns registers that a thread is to have after it has made system calls.
-
-    Raises TargetError if the thread can't make any.
-    """
+    """Returns registers for a thread after it has made system calls. TargetError: it can't."""
     if _optional(thread_id, _GUARDED)[0] & 1:
         raise TargetError("it has a guarded control stack")
     if _SVE_HEADER.unpack_from(_optional(thread_id, _STREAMING))[1] & 1:

@@ -75,14 +75,11 @@ class ReplacedFunctions:
 
         ``records``: (thread id, thread pointer) of all threads.
         """
-        known = list(records)
+        known = [(address, thread_id.to_bytes(4, "little")) for thread_id, address in records]
         layout = native().threads
         glibcs = () if layout.program_offset is None else self._glibc_tid_offsets(process)
         for offset in glibcs or layout.tid_offsets:
-            if all(
-                process.read_memory(address + offset, 4) == thread_id.to_bytes(4, "little")
-                for thread_id, address in known
-            ):
+            if all(process.read_memory(at + offset, 4) == tid for at, tid in known):
                 return offset
         raise TargetError("the C library's record of a thread lacks the thread's id")
 
@@ -120,8 +117,7 @@ class ReplacedFunctions:
 
     def providers(self) -> Iterator[tuple[FunctionProvider, list[str]]]:
         """Yields each file with the names of its functions that are replaced."""
-        for provider in dict.fromkeys([self._malloc.range, self._c_library.range]):
-            each = self._malloc if provider == self._malloc.range else self._c_library
+        for each in {one.range: one for one in (self._malloc, self._c_library)}.values():
             yield each, [name for name in self.replaced if self._provider_of(name) is each]
 
     @property
@@ -131,10 +127,7 @@ class ReplacedFunctions:
 
 
 def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Module | None:
-    """Returns the malloc library that replaces the C library's malloc; None if none does.
-
-    Raises TargetError if there are several.
-    """
+    """Returns the library that replaces the C library's malloc, if any. TargetError: several."""
     found = {
         each.module.open_path: each.module
         for each in allocators
@@ -199,9 +192,7 @@ def _find_calls(space: AddressSpace, c_library: FunctionProvider) -> CallPlace:
 
 def check(space: AddressSpace, allocators: Sequence[Allocator]) -> None:
     """Raises TargetError if the library can't be injected, or would miss calls."""
-    modules = space.mapped_modules
-    why = _why_not(space.process, modules) or _who_passes(space, allocators)
-    if why:
+    if why := _why_not(space.process, space.mapped_modules) or _who_passes(space, allocators):
         raise TargetError(why)
 
 

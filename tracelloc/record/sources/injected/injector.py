@@ -83,23 +83,19 @@ class Injection:
             if not set(functions.other_mallocs).isdisjoint(earlier.values()):
                 raise TargetError("it calls the C library's malloc besides another one")
             self._places = set(earlier)
-            with _Opened(self._process) as (stopped, memory_fd):
-                records = [
-                    (each, ptrace.registers(each).thread_pointer) for each in stopped.thread_ids
-                ]
-                tid_offset = self._functions.find_tid_offset(self._process, records)
+            with _opened(self._process) as (stopped, memory_fd):
+                ids = stopped.thread_ids
+                records = [(each, ptrace.registers(each).thread_pointer) for each in ids]
+                tid_offset = functions.find_tid_offset(self._process, records)
                 if self._base is None:
-                    self._map(caller_of(self._process, stopped.thread_ids), memory_fd, tid_offset)
-                self._replace(stopped.thread_ids, memory_fd, self._replacements())
+                    self._map(caller_of(self._process, ids), memory_fd, tid_offset)
+                self._replace(ids, memory_fd, self._replacements())
                 self._set_state(memory_fd, ringmerge.READY)
 
     def _replace(
         self, thread_ids: Sequence[int], memory_fd: int, values: Mapping[int, int]
     ) -> None:
-        """Replaces addresses of functions in a stopped process. Raises OSError, with none replaced.
-
-        ``values``: addresses of functions, and the address that replaces each.
-        """
+        """Replaces addresses (old: new) in a stopped process. OSError: none is replaced."""
         assert self._base is not None
         own = range(self._base, self._base + self._library.size_bytes)
         words = stopped_words(self._process, thread_ids, values, self._places)
@@ -175,7 +171,7 @@ class Injection:
         """Makes the process call its own functions again. Does nothing if the process is gone."""
         if self._base is None:
             return
-        with suppress(TargetError, OSError), _Opened(self._process) as (stopped, memory_fd):
+        with suppress(TargetError, OSError), _opened(self._process) as (stopped, memory_fd):
             starts = {mapping.start for mapping in self._process.maps().mappings}
             if starts.issuperset([self._base, *self._functions.starts]):  # else another program
                 self._set_state(memory_fd, ringmerge.WITHDRAWN)
@@ -184,45 +180,34 @@ class Injection:
         self._base = None
 
 
-class _Opened:
+@contextmanager
+def _opened(process: Process) -> Iterator[tuple[StoppedProcess, int]]:
     """A context in which a process is stopped, with its memory file open for writing."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._stopped = StoppedProcess(process)
-        self._memory_fd = -1
-
-    def __enter__(self) -> tuple[StoppedProcess, int]:
-        self._stopped.__enter__()
+    with StoppedProcess(process) as stopped:
         try:
-            path = self._process.memory_directory / "mem"
-            self._memory_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(process.memory_directory / "mem", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            self._stopped.__exit__(None, None, None)
-            raise TargetError(
-                f"the memory of process {self._process.pid} can't be written: {error.strerror}"
-            ) from error
-        return self._stopped, self._memory_fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._memory_fd)
-        self._stopped.__exit__(None, None, None)
+            why = f"the memory of process {process.pid} can't be written: {error.strerror}"
+            raise TargetError(why) from error
+        try:
+            yield stopped, fd
+        finally:
+            os.close(fd)
 
 
 def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:
-    """Returns the address of a library that was injected before; None if none is complete.
+    """Returns the address of a complete library that was injected before; None if there is none.
 
     Raises TargetError if that library is of another version.
     """
-    found = [each for each in space.mappings if is_injected(each.path) and not each.offset]
-    if not found:
-        return None
-    first = found[0]
-    memory = space.process.read_memory(first.start, first.end - first.start)
-    if not library.is_at(memory):
-        raise TargetError("it has the library of another version of tracelloc")
-    state = space.process.read_memory(first.start + library.symbols[STATE_VARIABLE[0]], 4)
-    return first.start if any(state) else None
+    for first in space.mappings:
+        if is_injected(first.path) and not first.offset:
+            memory = space.process.read_memory(first.start, first.end - first.start)
+            if not library.is_at(memory):
+                raise TargetError("it has the library of another version of tracelloc")
+            state = space.process.read_memory(first.start + library.symbols[STATE_VARIABLE[0]], 4)
+            return first.start if any(state) else None
+    return None
 
 
 def caller_of(process: Process, thread_ids: Sequence[int]) -> int:

@@ -5,7 +5,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +25,7 @@ _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
 _CLOEXEC, _ALLOW_SEALING, _EXEC = 1, 2, 0x10  # MFD_ of linux/memfd.h; MFD_EXEC since Linux 6.3
 _DONT_FORK, _DONT_DUMP, _WIPE_ON_FORK = 10, 16, 18  # MADV_ of asm-generic/mman-common.h
 _REGISTER_GLOBAL: Final = 4  # MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
-_ADD_SEALS: Final = 1033
-_KEEP: Final = 1030  # F_DUPFD_CLOEXEC
+_ADD_SEALS, _KEEP = 1033, 1030  # F_ADD_SEALS, F_DUPFD_CLOEXEC
 _SEALS: Final = 1 | 2 | 4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW of linux/fcntl.h
 # What the library defines.
 FUNCTIONS: Final = (
@@ -36,13 +35,8 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 # What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c).
 VARIABLES: Final = (
-    "tracelloc_guard",
-    "tracelloc_next",
-    "tracelloc_rare",
-    "tracelloc_tid_offset",
-    "tracelloc_first_stack",
-    STATE_VARIABLE[0],
-    NEXT_VARIABLE[0],
+    *(f"tracelloc_{name}" for name in ("guard", "next", "rare", "tid_offset", "first_stack")),
+    *(STATE_VARIABLE[0], NEXT_VARIABLE[0]),
 )
 
 
@@ -65,9 +59,8 @@ class LibraryFile:
             self.content = path.read_bytes()
             elf = ElfFile(self.content)
         except (OSError, NotElfError) as error:
-            raise TargetError(
-                f"{path} can't be read: {error}; it is built with tracelloc"
-            ) from error
+            what = f"{path} can't be read: {error}; it is built with tracelloc"
+            raise TargetError(what) from error
         written = elf.data_layout.segments
         self.parts = [
             LibrarySegment(
@@ -100,10 +93,7 @@ def library_file() -> LibraryFile:
 
 
 def leftovers(process: Process, library: LibraryFile) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields system calls that remove what a killed tracelloc has left before it was done.
-
-    Nothing refers to that yet. The process must be stopped.
-    """
+    """Yields system calls that remove what a killed tracelloc has left, to which nothing refers."""
     for mapping in process.maps().mappings:
         if is_injected(mapping.path) and not mapping.offset:
             yield "munmap", (mapping.start, library.size_bytes)
@@ -120,15 +110,13 @@ class Mapper:
 
     def __init__(self, remote: RemoteThread, pid: int, memory_fd: int) -> None:
         self._remote, self._call = remote, remote.call
+        self._map = partial(remote.call, "mmap")
         self._pid, self._memory_fd = pid, memory_fd
         self._mapped: list[tuple[int, int]] = []
         self._descriptors: list[int] = []
 
     def map_library(self, library: LibraryFile) -> int:
-        """Maps the library. Returns its address in the process. Raises OSError.
-
-        All of it has the file's name from the start, so that ``leftovers`` are found.
-        """
+        """Maps the library. Returns its address in the process. Raises OSError."""
         fd = self._memory_file(INJECTED_NAME, _CLOEXEC | _EXEC)
         own = self._open(fd)
         try:
@@ -136,6 +124,7 @@ class Mapper:
             os.ftruncate(own, library.size_bytes)
         finally:
             os.close(own)
+        # All of it has the file's name from the start, so that `leftovers` are found.
         base = self._map(0, library.size_bytes, _READ, _PRIVATE, fd, 0)
         self._mapped.append((base, library.size_bytes))
         for part in library.parts:
@@ -155,10 +144,7 @@ class Mapper:
         return base
 
     def map_area(self) -> int:
-        """Creates and maps the shared memory (``struct preload_control``). Returns its address.
-
-        Raises OSError.
-        """
+        """Creates and maps the shared memory (``struct preload_control``). Raises OSError."""
         fd = self._memory_file(AREA_NAME.removeprefix("/memfd:"), _CLOEXEC | _ALLOW_SEALING)
         own = self._open(fd)
         try:
@@ -179,9 +165,8 @@ class Mapper:
                 os.pwrite(own, value.to_bytes(size, "little"), ringmerge.FIELDS[name])
         finally:
             os.close(own)
-        if not os.access(
-            f"/proc/{self._pid}/map_files/{control:x}-{control + PAGE_BYTES:x}", os.F_OK
-        ):
+        file = f"/proc/{self._pid}/map_files/{control:x}-{control + PAGE_BYTES:x}"
+        if not os.access(file, os.F_OK):
             # Without CAP_CHECKPOINT_RESTORE, only a descriptor leads to the memory.
             self._call("fcntl", fd, _KEEP, ringmerge.KEPT_FD)
         self._close(fd)
@@ -189,15 +174,10 @@ class Mapper:
 
     def unmap(self) -> None:
         """Unmaps all that this object has mapped."""
-        for fd in self._descriptors:
+        calls = [("close", (fd,)) for fd in self._descriptors]
+        for name, arguments in [*calls, *(("munmap", each) for each in self._mapped)]:
             with suppress(OSError):
-                self._call("close", fd)
-        for address, size_bytes in self._mapped:
-            with suppress(OSError):
-                self._call("munmap", address, size_bytes)
-
-    def _map(self, *arguments: int) -> int:
-        return self._call("mmap", *arguments)
+                self._call(name, *arguments)
 
     def _memory_file(self, name: str, flags: int) -> int:
         name_at = self._remote.write_name(name)
@@ -211,10 +191,8 @@ class Mapper:
         return fd
 
     def _open(self, fd: int) -> int:
-        """Opens a memory file of the process. Raises OSError, TargetError.
-
-        Another process that shares its descriptors may have put any file there.
-        """
+        """Opens a memory file of the process. Raises OSError, TargetError."""
+        # Another process that shares its descriptors may have put any file there.
         path_fd = os.open(f"/proc/{self._pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
         try:
             own_path = f"/proc/self/fd/{path_fd}"

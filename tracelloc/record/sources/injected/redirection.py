@@ -94,10 +94,7 @@ class FunctionSymbol:
 def find_symbols(
     process: Process, places: tuple[int, int], symbols: Iterable[FunctionSymbol]
 ) -> dict[int, int]:
-    """Finds words of symbol tables in a mapped file's memory: value of a symbol, by address.
-
-    ``places``: start and end of the mapped file. A symbol may have several names.
-    """
+    """Finds words of symbol tables between ``places``: value of a symbol, by address."""
     low, high = places
     sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
     # Linkers for 64-bit Arm put them beside the code.
@@ -144,19 +141,19 @@ def write_words(memory_fd: int, before: Mapping[int, int], after: Mapping[int, i
     Memory files may be written where the process itself may not write, if it is stopped by the
     one who writes (proc_pid_mem(5)).
     """
+
+    def write(address: int, value: int) -> None:
+        os.pwrite(memory_fd, value.to_bytes(_WORD_BYTES, "little"), address)
+
     done = []
     try:
         for address, value in after.items():
-            _write(memory_fd, address, value)
+            write(address, value)
             done.append(address)
     except OSError:
         for address in done:
-            _write(memory_fd, address, before[address])
+            write(address, before[address])
         raise
-
-
-def _write(memory_fd: int, address: int, value: int) -> None:
-    os.pwrite(memory_fd, value.to_bytes(_WORD_BYTES, "little"), address)
 
 
 def replace_registers(thread_ids: Iterable[int], replaced: Mapping[int, int]) -> None:

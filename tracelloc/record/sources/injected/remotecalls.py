@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Final
 
 from tracelloc.architecture import native
@@ -58,10 +58,7 @@ class StoppedProcess:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self._undo.close()
 
     @property
@@ -84,11 +81,7 @@ class StoppedProcess:
 
     def _seize_new(self) -> bool:
         """Begins to stop threads that are not known yet. Returns whether there are any."""
-        new = {
-            each
-            for each in self._process.thread_ids() - self._seized
-            if self._process.is_running(each)
-        }
+        new = set(filter(self._process.is_running, self._process.thread_ids() - self._seized))
         for thread_id in new:
             try:
                 ptrace.seize(thread_id, ptrace.OPTION_CALLS)
@@ -168,17 +161,11 @@ class RemoteThread:
     """A stopped thread of the target, which makes system calls. Call from its tracer's thread."""
 
     def __init__(self, process: Process, thread_id: int, place: CallPlace, memory_fd: int) -> None:
-        """``memory_fd`` is the memory file of the stopped process, open for writing.
-
-        Raises TargetError if the thread can't make calls.
-        """
-        self._process = process
-        self._thread_id = thread_id
+        """``memory_fd``: of the process, writable. Raises TargetError if it can't make calls."""
+        self._process, self._thread_id = process, thread_id
         self._is_to_stop = False  # Whether the program got a SIGSTOP, which nothing blocks
-        self._place = place
-        self._memory_fd = memory_fd
-        self._end = _find_room(process)
-        self._lowest = self._end
+        self._place, self._memory_fd = place, memory_fd
+        self._end = self._lowest = _find_room(process)
         self._after = machine().begin(process, thread_id)
 
     def write_name(self, name: str) -> int:
@@ -191,9 +178,8 @@ class RemoteThread:
 
         If the program got a SIGSTOP, and no SIGCONT after it, it gets that now.
         """
-        size_bytes = self._end + _NAME_BYTES - self._lowest
         with suppress(OSError):
-            os.pwrite(self._memory_fd, bytes(size_bytes), self._lowest)
+            os.pwrite(self._memory_fd, bytes(self._end + _NAME_BYTES - self._lowest), self._lowest)
             if self._after:
                 values = ptrace.registers(self._thread_id)
                 for name, value in self._after.items():
@@ -213,10 +199,8 @@ class RemoteThread:
         self._enter(kept, mask, self._place.call, (native().system_call(name), *arguments))
         try:
             ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
-            ptrace.resume_to_call(self._thread_id)
-            self._await_call()
-            ptrace.resume_to_call(self._thread_id)
-            self._await_call()
+            for _ in range(2):  # it begins, it ends
+                self._await_call()
             result = ptrace.registers(self._thread_id).call_result
             # A call that the stop had interrupted is made again by the kernel behind another stop.
             ptrace.interrupt(self._thread_id)
@@ -233,26 +217,25 @@ class RemoteThread:
         return result
 
     def run(self, function: int, work: Callable[[], None]) -> None:
-        """Calls a function without arguments, which returns to ``CallPlace.restore``.
+        """Calls a function without arguments, and ``work`` when that begins to sleep.
 
-        Calls ``work`` when the function begins to sleep. Raises OSError, TargetError, and what
-        ``work`` raises.
+        It returns to ``CallPlace.restore``. Raises OSError, TargetError, and what ``work`` raises.
         """
         mask = ptrace.signal_mask(self._thread_id)
         self._enter(ptrace.registers(self._thread_id), mask, function, ())
         ptrace.set_signal_mask(self._thread_id, _ALL_SIGNALS)
         call, awaited = ptrace.NO_CALL, native().system_call("nanosleep")
         while call != native().system_call("rt_sigreturn"):
-            ptrace.resume_to_call(self._thread_id)
             self._await_call()
             call = ptrace.registers(self._thread_id).entered_call
             if call == awaited:
                 awaited = ptrace.NO_CALL
                 work()
-        ptrace.resume_to_call(self._thread_id)  # until it has its registers again
-        self._await_call()
+        self._await_call()  # until it has its registers again
 
     def _await_call(self) -> None:
+        """Resumes the thread until a system call begins or ends."""
+        ptrace.resume_to_call(self._thread_id)
         while (status := self._await()) >> 8 != ptrace.AT_CALL:
             if status >> 8 != signal.SIGSTOP:
                 raise TargetError(f"a thread has stopped for another reason: {status:#x}")

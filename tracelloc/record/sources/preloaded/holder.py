@@ -12,16 +12,8 @@ from tracelloc.architecture import native
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-class _RobustEntry(ctypes.Structure):
-    _fields_ = (("next", ctypes.c_void_p),)
-
-
 class _RobustHead(ctypes.Structure):
-    _fields_ = (
-        ("next", ctypes.c_void_p),
-        ("futex_offset", ctypes.c_long),
-        ("pending", ctypes.c_void_p),
-    )
+    _fields_ = tuple((name, ctypes.c_long) for name in ("next", "futex_offset", "pending"))
 
 
 class AreaHolder:
@@ -40,7 +32,7 @@ class AreaHolder:
         self._begun.wait()
 
     def _hold(self) -> None:
-        head, entry = _RobustHead(), _RobustEntry()
+        head, entry = _RobustHead(), _RobustHead()  # of the entry, only `next` counts
         head.next, entry.next = ctypes.addressof(entry), ctypes.addressof(head)
         head.futex_offset = self._word.ctypes.data - ctypes.addressof(entry)
         size = ctypes.c_size_t(ctypes.sizeof(head))

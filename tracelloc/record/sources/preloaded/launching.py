@@ -48,10 +48,7 @@ def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
 
 
 def path_for_loaders(library: Path) -> Path:
-    """Returns the path of a library for ``LD_PRELOAD``, where it can't have spaces and colons.
-
-    If the library's path has any, returns that of a link, which is removed when tracelloc ends.
-    """
+    """Returns the path of a library for ``LD_PRELOAD``: if it has spaces or colons, of a link."""
     if not set(bytes(library)) & set(_SEPARATORS):
         return library
     try:
@@ -109,9 +106,8 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
 def gains_rights(program: int | Path) -> bool:
     """Returns whether executing a file grants rights; its loader preloads nothing then."""
     try:
-        if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):
-            return True
-        return bool(os.getxattr(program, "security.capability"))
+        is_set = os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID)
+        return bool(is_set or os.getxattr(program, "security.capability"))
     except OSError:
         return False
 

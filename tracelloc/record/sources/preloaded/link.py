@@ -64,9 +64,7 @@ class PreloadedLink:
 
     def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceControl) -> None:
         self.state = LinkState.UNKNOWN
-        self.source = source
-        self._space = space
-        self._words = words
+        self.source, self._space, self._words = source, space, words
         self._library: Module | None = None
         # Address of the malloc that the library calls, once it is initialized
         self._next_malloc = 0
@@ -85,8 +83,7 @@ class PreloadedLink:
         """Resets the state after an exec. ``same_thread``: otherwise the kernel lost the marker."""
         if not same_thread:
             self.close()
-        self._misses_beginning, self._loaded = False, ""
-        self._leaving = None
+        self._misses_beginning, self._loaded, self._leaving = False, "", None
         self._own_ranges = []
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LinkState.CONNECTED:
@@ -96,10 +93,7 @@ class PreloadedLink:
         self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
     def begin_in_child(self, parent: PreloadedLink) -> None:
-        """Makes a forked child's library report, before the child runs. Raises TargetError.
-
-        ``parent``: the link of the process that has forked it.
-        """
+        """Makes a forked child's library report, before it runs. Raises TargetError."""
         self._library, self._next_malloc = parent._library, parent._next_malloc
         process, at = self._space.process, None
         if parent.state is LinkState.CONNECTED and self._library is not None:
@@ -115,14 +109,15 @@ class PreloadedLink:
         begin, end = (int.from_bytes(code[n : n + 8], "little") for n in (0, 8))
         with (process.memory_directory / "mem").open("r+b", buffering=0) as memory:
             remote = RemoteThread(process, process.pid, CallPlace(0, end), memory.fileno())
-            remote.run(begin, lambda: self.source.connect(process, self._area_now(), self._words))
+            remote.run(begin, self._connect_now)
             remote.clear()
         if self.source.area is None:
             self._leave("it was forked within a call of malloc, or has no room for the library")
         self.state = LinkState.CONNECTED
 
-    def _area_now(self) -> Mapping:
-        return next(iter(area_mappings(self._mappings_now())))
+    def _connect_now(self) -> None:
+        area = area_mappings(self._mappings_now())[0]
+        self.source.connect(self._space.process, area, self._words)
 
     def check_for_changes(self) -> None:
         """Checks whether probes must take over; if so, makes the process wait for them."""
@@ -147,8 +142,9 @@ class PreloadedLink:
             self._trouble = f"what the process reported can't be read: {self.source.failure}"
             return "has written what can't be read"
         if area.is_damaged:
-            self._trouble = "the process has written to tracelloc's part of its memory"
-            return "has written to tracelloc's part of its memory"
+            why = "has written to tracelloc's part of its memory"
+            self._trouble = f"the process {why}"
+            return why
         if area.is_given_up:
             self._trouble = "the process could not wait for probes"
         if area.is_given_up or area.is_leaving or area.why_not:
@@ -191,11 +187,7 @@ class PreloadedLink:
 
     @property
     def must_hand_over(self) -> bool:
-        """Whether probes must now take over from the preloaded library.
-
-        True if the process waits for probes and all its reports are taken, or if
-        tracelloc has waited long enough.
-        """
+        """Whether probes must take over now: all reports are taken, or time is over."""
         area, leaving = self.source.area, self._leaving
         if area is None or leaving is None:
             return False
@@ -217,10 +209,8 @@ class PreloadedLink:
 
     def costs(self) -> tuple[float, float] | None:
         """(CPU time of reporting an event, threads' waits so far) in ns; None if unknown."""
-        area = self.source.area
-        if self.state is not LinkState.CONNECTED or area is None:
-            return None
-        return _EVENT_NS, area.waited_ns
+        area = self.source.area if self.state is LinkState.CONNECTED else None
+        return None if area is None else (_EVENT_NS, area.waited_ns)
 
     @property
     def is_expected(self) -> bool:
@@ -235,8 +225,7 @@ class PreloadedLink:
     def decide_use(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
         """Decides, as soon as that is possible, whether the library or probes report blocks.
 
-        ``allocators``: all that are known. ``all_loaded``: whether initial libraries are loaded.
-        Raises TargetError if only the library may be used, and can't be.
+        ``all_loaded``: initial libraries. Raises TargetError if only the library may, and can't.
         """
         modules = self._space.mapped_modules
         if self.is_settled:
@@ -332,14 +321,11 @@ class PreloadedLink:
             other = self._other(modules, allocators)
             if begun == PRECEDED and not all(map(self._is_called_by_it, allocators)):
                 other = "another malloc comes before it"
-            if other is not None:
-                self._leave(other)
-                return
-        elif self._is_injected:
-            self._leave("a tracelloc was killed while injecting it")
-            return
-        if begun in REFUSALS:
-            self._leave(REFUSALS[begun])
+            other = other or REFUSALS.get(begun)
+        else:
+            other = "a tracelloc was killed while injecting it" if self._is_injected else None
+        if other is not None:
+            self._leave(other)
             return
         areas = area_mappings(self._space.mappings)
         if not areas and begun:
@@ -382,10 +368,8 @@ class PreloadedLink:
                 f"without probes, process {self._space.process.pid} can't be traced: {why}",
                 hint="tracelloc help preload says what the library can't do",
             )
-        self._say(
-            f"events come by probes, not by the preloaded library: {why}",
-            is_late=self._misses_beginning,
-        )
+        what = f"events come by probes, not by the preloaded library: {why}"
+        self._say(what, is_late=self._misses_beginning)
 
     def _say(self, what: str, *, is_late: bool) -> None:
         missing = "; what the program allocated before is missing"

@@ -11,6 +11,7 @@ followed: if it executes another program, /proc shows that.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -58,9 +59,8 @@ class Breakpoints(Attachment):
             self.insert(address)
             if point.counter_offset:
                 # What the kernel does for a probe with a reference counter.
-                variable = _address_of(
-                    point.open_path, point.counter_offset, mappings, executable=False
-                )
+                path, offset = point.open_path, point.counter_offset
+                variable = _address_of(path, offset, mappings, executable=False)
                 awaited = ringmerge.VOUCHED * may_vouch() + 1
                 self._write(variable, awaited.to_bytes(2, "little"))
 
@@ -70,8 +70,7 @@ class Breakpoints(Attachment):
 
     def remove(self, address: int) -> bool:
         """Removes the breakpoint at an address, if any. Returns whether there was one."""
-        covered = self._covered.get(address)
-        if covered is not None:
+        if (covered := self._covered.get(address)) is not None:
             self._write(address, covered)
         return covered is not None
 
@@ -82,12 +81,10 @@ class Breakpoints(Attachment):
     def _write(self, address: int, data: bytes) -> None:
         try:
             with (self._process.memory_directory / "mem").open("r+b", buffering=0) as memory:
-                memory.seek(address)
-                memory.write(data)
+                os.pwrite(memory.fileno(), data, address)
         except OSError as error:
-            raise TargetError(
-                f"process {self._process.pid} can't be stopped: {error.strerror}"
-            ) from error
+            why = f"process {self._process.pid} can't be stopped: {error.strerror}"
+            raise TargetError(why) from error
 
     @property
     def thread_id(self) -> int:  # type: ignore[override]
@@ -96,11 +93,9 @@ class Breakpoints(Attachment):
 
     def close(self) -> None:
         """Removes the remaining breakpoints. May be called twice; the process may be gone."""
-        for address in self._covered:
-            try:
+        with suppress(TargetError):
+            for address in self._covered:
                 self.remove(address)
-            except TargetError:
-                break
         self._covered = {}
 
 
@@ -126,8 +121,7 @@ class NoProbes:
 
     def attach(self, pid: int, points: Sequence[ProbePoint]) -> Breakpoints:
         """Makes a stopped process stop at some points. Raises PrivilegeError for other probes."""
-        others = [p for p in points if p.program not in (_STOPS, _UNNEEDED)]
-        if others:
+        if others := [p for p in points if p.program not in (_STOPS, _UNNEEDED)]:
             raise PrivilegeError(
                 f"{others[0].label} needs a probe, and probes need {missing_rights()}",
                 hint="tracelloc doctor lists what helps here",

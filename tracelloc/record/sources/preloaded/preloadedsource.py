@@ -32,10 +32,8 @@ _CALLS: Final = (
 def shared_filters(process: Process) -> int:
     """Returns how many filters (seccomp) shared with a process permit the library's system calls.
 
-    The preloaded library makes no calls under a filter, since that might end the program. Filters
-    that tracelloc itself has can be tried first.
-    A descendant, which is followed, inherits filters from tracelloc. A container's engine sets them
-    for each process.
+    Under others it makes none, since that might end the program. A descendant inherits tracelloc's;
+    a container's engine sets the same for each process.
     """
     own = Process(os.getpid())
     is_child = process.parent_pid() == own.pid or process.tracer_id() in own.thread_ids()
@@ -163,12 +161,15 @@ class PreloadedSource:
     @property
     def is_quiet(self) -> bool:
         """Whether the process has reported nothing since events were last taken."""
-        area = self.area
-        return area is None or area.is_quiet
+        return self.area is None or self.area.is_quiet
 
     def take_events(self) -> EventBatch:
         """Takes all complete events of the process, in order."""
-        return joined_batch([_batch_of(area) for area in self._areas])
+        batches = (
+            EventBatch(a.take_events(), NO_PAIRS, a.ring_share, overflowed=False, image=a.image)
+            for a in self._areas
+        )
+        return joined_batch(list(batches))
 
     @property
     def has_stacks(self) -> bool:
@@ -197,10 +198,7 @@ class PreloadedSource:
         """Starts or stops the process's reports of events."""
         self._is_live = live
         if self.area is not None:
-            if live:
-                self.area.switch_on()
-            else:
-                self.area.switch_off()
+            (self.area.switch_on if live else self.area.switch_off)()
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
         """Makes the rings of ended threads available again; returns 0, as no calls are dropped."""
@@ -218,8 +216,3 @@ class PreloadedSource:
         """Stops the reports and frees all areas. Nothing can be taken afterwards."""
         self.disconnect()
         self._close_last()
-
-
-def _batch_of(area: SharedArea) -> EventBatch:
-    events = area.take_events()
-    return EventBatch(events, NO_PAIRS, area.ring_share, overflowed=False, image=area.image)

@@ -11,6 +11,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,7 @@ _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4  # F_SEAL_SHRINK | F_SEAL_GROW, linux/fcntl.h
 _CLOCK_SOURCES: Final = Path("/sys/devices/system/clocksource/clocksource0/available_clocksource")
 _PUNCH_HOLE: Final = 1 | 2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, linux/falloc.h
-_LOOKS: Final = 200
-_LOOK_AGAIN_S: Final = 0.001
-# `_LOOKS`, `_LOOK_AGAIN_S`: how often and how far apart to look for unfinished events.
+_LOOKS, _LOOK_AGAIN_S = 200, 0.001  # How often, how far apart to look for unfinished events
 _MOST_COUNTED: Final = 1 << 48  # Upper limit of plausible counters
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -79,17 +78,15 @@ def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
 
 
 def usable_clock() -> int:
-    """Returns the clock that orders events of different threads (``enum preload_clock``).
-
-    The kernel lists the time stamp counter only while it is synchronized across processors.
-    """
-    try:
-        sources = _CLOCK_SOURCES.read_text().split()
-    except OSError:
-        sources = []
-    return ringmerge.CLOCK_TSC if "tsc" in sources else ringmerge.CLOCK_COUNTER
+    """Returns the clock that orders events of different threads (``enum preload_clock``)."""
+    # The kernel lists the time stamp counter only while it is synchronized across processors.
+    with suppress(OSError):
+        if "tsc" in _CLOCK_SOURCES.read_text().split():
+            return ringmerge.CLOCK_TSC
+    return ringmerge.CLOCK_COUNTER
 
 
+# Predicates of a process by `enum preload_reason`
 _REASONS: Final = {
     0: "",
     ringmerge.FILTERED: "filters its system calls (seccomp)",
@@ -99,11 +96,7 @@ _REASONS: Final = {
     ringmerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
     ringmerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
 }
-
-
-def _reason(number: int) -> str:
-    """Describes an ``enum preload_reason`` as a predicate, with a process as the subject."""
-    return _REASONS.get(number, "reports what it should not")
+_UNKNOWN_REASON: Final = "reports what it should not"
 
 
 def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
@@ -163,9 +156,7 @@ class SharedArea:
         ``inherited_filters``: filters of system calls that permit what the library does.
         Raises TargetError if another profiler uses the memory, or it is not as expected.
         """
-        self.image = image
-        self._process = process
-        self._inherited_filters = inherited_filters
+        self.image, self._process, self._inherited_filters = image, process, inherited_filters
         self._holder: AreaHolder | None = None
         # `was_given_up`: whether the process had stopped reporting before tracelloc asked
         self._is_over = self.was_given_up = False
@@ -174,16 +165,13 @@ class SharedArea:
         try:
             self._fd = _open_area(process, mapping, flags)
         except OSError as error:
-            raise TargetError(
-                f"the memory of {LIBRARY.name} in process {process.pid} can't be opened: "
-                f"{error.strerror}"
-            ) from error
+            what = f"the memory of {LIBRARY.name} in process {process.pid} can't be opened"
+            raise TargetError(f"{what}: {error.strerror}") from error
         try:
             self._memory = self._map()
         except BaseException:
             os.close(self._fd)
             raise
-        self._bytes = np.frombuffer(self._memory, np.uint8)
         self._begin()
 
     def _map(self) -> mmap.mmap:
@@ -192,28 +180,28 @@ class SharedArea:
             seals = fcntl.fcntl(self._fd, _F_GET_SEALS)
         except OSError:
             seals = 0
+        other = f"process {pid} has {name} of another version of tracelloc preloaded"
         if seals & _SEALS != _SEALS or os.fstat(self._fd).st_size != ringmerge.FILE_BYTES:
-            raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
+            raise TargetError(other)
         try:
             memory = mmap.mmap(self._fd, ringmerge.FILE_BYTES)
         except OSError as error:
-            raise TargetError(
-                f"process {pid}'s shared memory can't be mapped: {error.strerror}"
-            ) from error
+            what = f"process {pid}'s shared memory can't be mapped: {error.strerror}"
+            raise TargetError(what) from error
         fields = ringmerge.FIELDS
         magic, own_pid, reason = (
             int.from_bytes(memory[fields[name] : fields[name] + size], "little")
             for name, size in (("magic", 8), ("pid", 4), ("why_not", 4))
         )
         if magic != ringmerge.MAGIC:
-            raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
+            raise TargetError(other)
         if own_pid != pid:
             # Threads identify themselves by the ids of their own namespace.
             raise TargetError(f"process {pid} is in another PID namespace")
         if not reason and self._process.has_seccomp_filter(self._inherited_filters):
             reason = ringmerge.FILTERED
         if reason:
-            raise TargetError(f"process {pid} {_reason(reason)}")
+            raise TargetError(f"process {pid} {_REASONS.get(reason, _UNKNOWN_REASON)}")
         if not _takes_lock(self._fd):
             raise TargetError(
                 f"process {pid} reports to another tracelloc through {name}",
@@ -231,9 +219,7 @@ class SharedArea:
         self._waited = self._field("waited", np.uint64)
         self._leaving[0] = self._gave_up[0] = self._waited[0] = 0
         if not self._clear(ringmerge.AT_KNOWN, ringmerge.AT_RINGS):
-            raise TargetError(
-                f"the memory shared with process {self._process.pid} can't be cleared"
-            )
+            raise TargetError(f"the memory shared with process {self.pid} can't be cleared")
         self.records = AreaRecords(self._memory, self.image)
         self._rings: AreaRings | None = None
 
@@ -340,7 +326,7 @@ class SharedArea:
     @property
     def why_not(self) -> str:
         """Why the process does not report all events, as a predicate; empty if it does."""
-        return _reason(int(self._field("why_not", np.uint32)[0]))
+        return _REASONS.get(int(self._field("why_not", np.uint32)[0]), _UNKNOWN_REASON)
 
     @property
     def waited_ns(self) -> float:
@@ -365,14 +351,12 @@ class SharedArea:
             self._rings.freeze()
         now_ns = time.monotonic_ns()
         count, cut = self._rings.find_events(whole, now_ns)
-        looks = 0
-        while self._is_over and not whole and self._rings.is_unfinished:
+        for look in range(_LOOKS + 1):
+            if not self._is_over or whole or not self._rings.is_unfinished:
+                break
             # A thread that was writing at the switch-off finishes soon, unless it is gone.
             time.sleep(_LOOK_AGAIN_S)
-            looks += 1
-            count, cut = self._rings.find_events(looks > _LOOKS, now_ns)
-            if looks > _LOOKS:
-                break
+            count, cut = self._rings.find_events(look == _LOOKS, now_ns)
         events = np.empty(count, EVENT_DTYPE)
         if count:
             events = events[: self._rings.merge(cut, now_ns, events.view(np.uint8))]
@@ -393,10 +377,8 @@ class SharedArea:
 
     def release_rings(self, is_gone: Callable[[int], bool]) -> None:
         """Makes the rings of ended threads available again."""
-        if self._rings is None:
-            return
-        for ring, thread_id in self._rings.owners():
-            if is_gone(thread_id):
+        if self._rings is not None:
+            for ring in [ring for ring, owner in self._rings.owners() if is_gone(owner)]:
                 self._rings.release(ring)
 
     def close(self) -> None:

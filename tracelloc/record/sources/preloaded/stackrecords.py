@@ -34,8 +34,7 @@ class AreaRecords:
 
     def __init__(self, memory: mmap.mmap, image: int) -> None:
         """``memory``: the whole shared memory; ``image``: the number of the memory image."""
-        self._memory = memory
-        self._image = image
+        self._memory, self._image = memory, image
         self._reserved, self._shared_taken = (
             np.frombuffer(memory, np.uint64, 1, ringmerge.FIELDS[name])
             for name in ("records_reserved", "records_taken")
@@ -116,9 +115,8 @@ class AreaRecords:
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
-            if not stack_id or n_frames > ringmerge.MOST_FRAMES + 1 or not is_whole:
-                return False
-            if flags & StackFlag.PLACED and n_frames != _PLACED_WORDS:
+            is_odd = flags & StackFlag.PLACED and n_frames != _PLACED_WORDS
+            if not stack_id or n_frames > ringmerge.MOST_FRAMES + 1 or not is_whole or is_odd:
                 return False
             frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
             self._stacks.append((stack_id, flags & _WALKED, frames))
