@@ -18,7 +18,6 @@ from tracelloc.ui.driver import TerminalDriver, keep_readable, signal_colours
 from tracelloc.ui.lineview import LIST_KEYS, OTHER_WORDS
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
-
 _LISTS: Final = tuple(each.action for each in LIST_KEYS if each.key != "enter")
 # Textual's own commands that are listed; others have keys already.
 _OF_TEXTUAL: Final = ("Theme", "Screenshot")

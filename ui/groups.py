@@ -41,13 +41,11 @@ class GroupKey:
     """Key of a group's row."""
 
     lead: int  # Identifies the group: the address of the shared frame, or one of its stacks
-    # The listed stacks of the group, those with the largest share first.
-    members: I64 = field(compare=False)
+    members: I64 = field(compare=False)  # Its listed stacks, those with the largest share first
     title: str = field(compare=False)  # Text of the group's row
     verdict: Verdict | None = field(compare=False)
     rate: int = field(compare=False)  # Growth in bytes per minute
-    # Whether the stacks are judged as one; otherwise, `rate` is the sum of the stacks' rates.
-    is_one: bool = field(compare=False)
+    is_one: bool = field(compare=False)  # Whether they are judged as one; else `rate` is a sum
 
     @property
     def stack(self) -> int:
@@ -157,9 +155,8 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     are_old = _are_old(selection)[order]
     old, order = order[are_old], order[~are_old]
     if len(old):
-        old, title = _old_row(selection, old)
+        old, titles = _old_row(selection, old)
         parts.append((old, np.zeros(1, np.int64)))
-        titles.append(title)
     are_others = _are_others(selection)[order]
     others, order = order[are_others], order[~are_others]
     if len(others) >= _LEAST_OTHERS:
@@ -177,14 +174,14 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
     return _RowStacks(stacks, np.concatenate(starts), suspects, titles)
 
 
-def _old_row(selection: ViewSelection, old: I64) -> tuple[I64, str]:
+def _old_row(selection: ViewSelection, old: I64) -> tuple[I64, list[str]]:
     """Returns the stacks of the row of old blocks, lost ones first, and its title."""
     verdicts = selection.verdicts
     if verdicts is not None:
         old = old[np.argsort(-verdicts[old].astype(np.int64), kind="stable")]
     lost = lost_bytes(selection.snapshot)[1]
     part = f", {format_size(lost)} lost" if lost else ""
-    return old, f"from before tracing{part} ({plural(len(old), 'size')})"
+    return old, [f"from before tracing{part} ({plural(len(old), 'size')})"]
 
 
 def with_one_old_row(
@@ -203,8 +200,8 @@ def with_one_old_row(
     if values is not None:
         sign = -1 if descending else 1
         place = int(np.searchsorted(sign * values[rest], sign * values[old].sum()))
-    members, title = _old_row(selection, old)
-    key = _key(selection, _RowStacks(members, np.zeros(1, np.int64), (), [title]), 0)
+    members, titles = _old_row(selection, old)
+    key = _key(selection, _RowStacks(members, np.zeros(1, np.int64), (), titles), 0)
     inside = members.tolist() if key.lead in selection.settings.expanded else []
     rows = [*rest[:place].tolist(), key, *inside, *rest[place:].tolist()]
     return Grouping(rows, frozenset(inside))
@@ -237,10 +234,8 @@ def _are_others(selection: ViewSelection) -> Mask:
     figures, verdicts = selection.figures, selection.verdicts
     if selection.change is not None or verdicts is None:
         return np.zeros(len(figures.live_count), np.bool_)
-    are_others: Mask = verdicts == CODE_OF[Verdict.DECIDING]
-    are_others &= figures.live_count == 1
-    are_others &= figures.live_bytes < _OTHERS_SHARE * figures.live_bytes.sum()
-    return are_others
+    are_single: Mask = (verdicts == CODE_OF[Verdict.DECIDING]) & (figures.live_count == 1)
+    return are_single & (figures.live_bytes < _OTHERS_SHARE * figures.live_bytes.sum())
 
 
 def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:

@@ -90,8 +90,7 @@ class MachineScreen(
     ) -> None:
         super().__init__(refresh, refresh_s)
         self._machine: machinememory.MachineMemory | None = None
-        self._shows_groups = False
-        self._by_size = False
+        self._shows_groups = self._by_size = False
 
     def compose(self) -> ComposeResult:
         yield Static("tracelloc top", id="title", markup=False)
@@ -110,8 +109,7 @@ class MachineScreen(
     def _show(self) -> None:
         if self._machine is None:
             return
-        title = machinememory.headline(self._machine).removeprefix("==> ")
-        self.say("title", title)
+        self.say("title", machinememory.headline(self._machine).removeprefix("==> "))
         self.query_one(Table).show(self._rows(self._machine), at_once=True)
         self._say_hint()
 
@@ -138,8 +136,7 @@ class MachineScreen(
 
     @on(Table.Moved)
     def _say_hint(self) -> None:
-        chosen = self._chosen()
-        text = ""
+        chosen, text = self._chosen(), ""
         if isinstance(chosen, machinememory.ProcessMemory):
             text = next(iter(machinememory.hints([chosen])), chosen.arguments)
         elif chosen is not None:
@@ -205,8 +202,7 @@ def _tree(
 ) -> Iterator[tuple[int, Item]]:
     """Yields groups with the groups and processes in them below, and how deep each is.
 
-    Of what does not match, only the groups above what does. Processes in no such group are left
-    out.
+    Of what does not match, only the groups above what does; no processes outside of groups.
     """
     paths = {group.path for group in groups}
     inside = defaultdict[str, list[Item]](list)
@@ -229,7 +225,8 @@ def _tree(
 
 def _cell(item: Item, depth: int, column: str) -> Cell:
     if column in _GROWTH:
-        return _growth(item.trend, _GROWTH.index(column))
+        rate = item.trend.growth[_GROWTH.index(column)]
+        return growth_cell(rate) if rate else _UNKNOWN if rate is None else signed_size(rate)
     if isinstance(item, machinememory.ProcessMemory):
         name, pid = clean(item.arguments), str(item.pid)
         limit_bytes = left_s = None
@@ -248,13 +245,6 @@ def _cell(item: Item, depth: int, column: str) -> Cell:
         "kind": item.trend.kind.title,
         "name": CommandCell("  " * depth + name),
     }[column]
-
-
-def _growth(trend: machinememory.MemoryTrend, window: int) -> Cell:
-    rate = trend.growth[window]
-    if not rate:
-        return _UNKNOWN if rate is None else signed_size(rate)
-    return growth_cell(rate)
 
 
 def show_machine(

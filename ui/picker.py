@@ -28,7 +28,6 @@ _COLUMNS: Final[Columns[Any]] = (
     Column("word", "traceable", 9, left=True, sorts=False),
     Column("state", "malloc / problem", 26, left=True, from_width=98, sorts=False),
 )
-_REFRESH_S: Final = 1.0
 ResultT = TypeVar("ResultT")
 Found = TypeVar("Found")
 
@@ -68,17 +67,15 @@ class RefreshedScreen(Screen[ResultT], Generic[Found, ResultT]):
     def __init__(self, refresh: Callable[[], Found], refresh_s: float) -> None:
         """``refresh_s``: seconds between reads; 0: read only once, for screenshots."""
         super().__init__()
-        self._look = refresh
-        self._refresh_s = refresh_s
+        self._look, self._refresh_s = refresh, refresh_s
         self._looking = False
 
     def show(self, found: Found) -> None:
         raise NotImplementedError
 
     def say(self, where: str, text: str) -> None:
-        self.query_one(f"#{where}", Static).update(
-            tableview.crop(text, max(self.size.width - 2, 0))
-        )
+        shown = tableview.crop(text, max(self.size.width - 2, 0))
+        self.query_one(f"#{where}", Static).update(shown)
 
     def on_mount(self) -> None:
         self._look_again()
@@ -115,11 +112,7 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     ]
 
     def __init__(
-        self,
-        refresh: Callable[[], list[ProcessInfo]],
-        *,
-        refresh_s: float = _REFRESH_S,
-        note: str = "",
+        self, refresh: Callable[[], list[ProcessInfo]], *, refresh_s: float = 1.0, note: str = ""
     ) -> None:
         """``refresh``: lists processes, in its own thread; ``note``: why it is asked again."""
         super().__init__(refresh, refresh_s)
@@ -163,8 +156,8 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
 
     @on(tableview.Table.Moved)
     def _say_all(self) -> None:
-        info, text = self.current, ""
-        if info is not None:
+        text = ""
+        if (info := self.current) is not None:
             state = _state(info)
             state = state if info.trouble is None else f"cannot be traced ({state})"
             text = f"{state}: {info.arguments}"
@@ -175,17 +168,13 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
 
     @on(tableview.Table.Chosen)
     def action_pick(self) -> None:
-        info = self.current
-        if info is None:
-            return
-        if info.trouble is None:
+        if (info := self.current) is not None and info.trouble is None:
             self.dismiss(info.pid)
-        else:
+        elif info is not None:
             self.app.bell()  # the note says why
 
     def action_back(self) -> None:
-        search = self.query_one(Input)
-        if search.value:
+        if (search := self.query_one(Input)).value:
             search.value = ""
         else:
             self.dismiss(None)

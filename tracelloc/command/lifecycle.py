@@ -56,12 +56,10 @@ class Signals:
         ``take`` gets each terminating signal; it returns whether tracing ends. ``stops``: whether
         ^Z suspends tracelloc. ``has_command``: a program is started, and inherits ignored signals.
         """
-        self.is_ending = False
         self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
         self._has_come = False  # Whether a signal has requested the end
         self.is_beginning = False  # Whether terminating signals raise an exception
-        self.wants_files = False
-        self.wants_mark = False
+        self.is_ending = self.wants_files = self.wants_mark = False
         # Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
         # writing a message.
         self.has_refused_stop = False
@@ -163,8 +161,7 @@ class AttachStart(Start):
         self, process: Process, group: MemoryGroup | None = None, *, is_unprivileged: bool = False
     ) -> None:
         """``process``: maybe the first one of a group. ``is_unprivileged``: only by the library."""
-        self._process, self._group = process, group
-        self._is_unprivileged = is_unprivileged
+        self._process, self._group, self._is_unprivileged = process, group, is_unprivileged
         self._follower: Follower | None = None
         self._joiner: ProcessJoiner | None = None
 
@@ -196,8 +193,7 @@ class AttachStart(Start):
         try:
             return attach_to(self._process, config, say)
         except TargetError:
-            others = [] if self._group is None else members_of(self._group)
-            for pid in others:
+            for pid in () if self._group is None else members_of(self._group):
                 with suppress(TargetError):
                     return attach_to(Process(pid), config, say)
             raise
@@ -245,14 +241,11 @@ class CaughtStart(Start):
 
 
 class LaunchStart(Start):
-    """Starts a program. Signals are forwarded to it; if it shares tracelloc's terminal, it
-    decides what they mean, and when tracing ends.
-    """
+    """Starts a program. If it shares tracelloc's terminal, it decides what signals mean."""
 
     def __init__(self, program: TracedProgram, *, is_unprivileged: bool = False) -> None:
         """``is_unprivileged``: only the preloaded library can be used."""
-        self._program = program
-        self._is_unprivileged = is_unprivileged
+        self._program, self._is_unprivileged = program, is_unprivileged
         self._early_signal: int | None = None  # A signal received before the process existed
         self._signals_before = 0  # Number of signals received before the process was traced
         self._is_traced = False
@@ -285,15 +278,17 @@ class LaunchStart(Start):
         if not self._is_traced and self._signals_before > 1:
             # None of the program's code has run, so it can end at once.
             if self._program.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(self._program.pid, signal.SIGKILL)
+                self._send(signal.SIGKILL)
             end_at_once()
         if not self._program.pid:
             self._early_signal = number
         elif has_own or number == signal.SIGTERM or not _is_from_terminal():
-            with suppress(ProcessLookupError):
-                os.kill(self._program.pid, number)
+            self._send(number)
         return has_own
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._program.pid, number)
 
     def finish(self) -> int | None:
         """Waits for the program to end. Returns its exit status; None if it has not run."""

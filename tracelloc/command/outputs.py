@@ -130,13 +130,9 @@ class Messages:
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         is_due = terminal or now - self._last_progress_s >= _BETWEEN_LINES_S
-        if STARTUP.is_quiet or not is_due:
-            return
-        self._last_progress_s = now
-        if terminal:
-            show_status(line)
-        else:
-            self.say(line)
+        if not STARTUP.is_quiet and is_due:
+            self._last_progress_s = now
+            (show_status if terminal else self.say)(line)
 
     def end_progress(self) -> None:
         leave_status()

@@ -87,14 +87,9 @@ class Recorder:
         return writer
 
     def _record(self, run: Run) -> None:
-        start = time.monotonic()
-        duration_s = run.options.duration_s
-        end = math.inf if duration_s is None else start + duration_s
-        due = start
-        while not run.signals.is_ending:
-            now = time.monotonic()
-            if now >= end:
-                return
+        due, duration_s = time.monotonic(), run.options.duration_s
+        end = math.inf if duration_s is None else due + duration_s
+        while not run.signals.is_ending and (now := time.monotonic()) < end:
             if now >= due:
                 late = int((now - due) / _STEP_S)
                 due += (late + 1) * _STEP_S
@@ -103,8 +98,7 @@ class Recorder:
                     self._current(run).describe({"missed": str(self._missed)})
                 if self._tick(run):
                     return
-                continue
-            if run.wait(min(due, end)):
+            elif run.wait(min(due, end)):
                 return
 
     def _tick(self, run: Run) -> bool:
@@ -112,8 +106,7 @@ class Recorder:
         trace = run.snapshots.take_snapshot(0.0)
         run.say_what_is_traced()
         writer.add(trace, run.namers)
-        size = format_size(writer.size_bytes())
-        lost = trace.root.losses.events
+        size, lost = format_size(writer.size_bytes()), trace.root.losses.events
         self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
         ends = run.watch.has_rules and run.check_rules(trace)
         if run.watch.leak_count > self._leaks:
@@ -123,8 +116,7 @@ class Recorder:
 
     def _copy(self, run: Run) -> None:
         writer = self._current(run)
-        path = writer.path
-        now = time.strftime("%Y%m%d-%H%M%S")
+        now, path = time.strftime("%Y%m%d-%H%M%S"), writer.path
         copy = path.with_name(f"{path.stem}-{now}{path.suffix}")
         try:
             writer.copy(copy)

@@ -28,8 +28,7 @@ _LOOK_S: Final = 1.0
 def first_wait_s(interval_s: float, gone_s: float) -> float:
     """Returns the seconds until the first report, ``gone_s`` after the command began.
 
-    The interval counts from the command's beginning, as people wait since then, but at least a
-    quarter of the interval is traced.
+    People wait since then; but at least a quarter of the interval is traced.
     """
     return max(interval_s - gone_s, interval_s / 4)
 
@@ -58,10 +57,7 @@ class Reports:
         interval_s, look_s = self._interval_s(run), self._look_s(run)
         next_report = next_look = start + first_wait_s(look_s, start - self._began_s)
         ahead = (start + next_report) / 2
-        while not signals.is_ending:
-            now = time.monotonic()
-            if now >= end:
-                return
+        while not signals.is_ending and (now := time.monotonic()) < end:
             if now >= ahead:
                 self._look_up_ahead(run)
                 ahead = math.inf
@@ -70,11 +66,9 @@ class Reports:
                     return
                 if now >= next_report:
                     next_report = _next_s(next_report, interval_s)
-                next_look = min(_next_s(next_look, look_s), next_report)
-                if not run.watch.has_rules:
-                    next_look = next_report
-                continue
-            if run.wait(min(ahead, next_look, end)):
+                look = _next_s(next_look, look_s) if run.watch.has_rules else math.inf
+                next_look = min(look, next_report)
+            elif run.wait(min(ahead, next_look, end)):
                 return
 
     def _interval_s(self, run: Run) -> float:
@@ -102,8 +96,8 @@ class Reports:
         if run.options.mode.reports:
             self._report(run, trace, is_last=False)
         else:
-            lost = trace.root.losses.events
-            self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
+            lost = f"{trace.root.losses.events:,} lost"
+            self.messages.show_progress(f"{progress_line(trace)}, {lost}")
         return run.check_rules(trace) or self._is_done(run)
 
     def _is_last(self, run: Run) -> bool:
@@ -114,11 +108,10 @@ class Reports:
         return not self._is_open or (count is not None and self._count >= count)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        if run.options.mode.reports:
-            if not self._is_done(run):
-                self._report(run, trace, is_last=True)
-        else:
+        if not run.options.mode.reports:
             self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+        elif not self._is_done(run):
+            self._report(run, trace, is_last=True)
 
     def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
         options = run.options
@@ -136,9 +129,9 @@ class Reports:
             self._stream.flush()
         except (OSError, OutputError) as error:
             self._is_open = False
-            if isinstance(error, OSError):
-                error = OutputError(self._name, error)
-            run.note_trouble(error)
+            run.note_trouble(
+                OutputError(self._name, error) if isinstance(error, OSError) else error
+            )
         else:
             self._count += 1
 

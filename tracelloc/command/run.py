@@ -52,20 +52,17 @@ class SharedSnapshots:
         self, session: Session, wanted: SnapshotRequest, namers: Namers, suppressions: Suppressions
     ) -> None:
         """``wanted``: the default content of snapshots. Nobody else uses ``namers``."""
-        self._session = session
-        self._wanted = wanted
-        self._namers = namers
-        self._suppressions = suppressions
+        self._session, self._wanted = session, wanted
+        self._namers, self._suppressions = namers, suppressions
         self._lock = threading.Lock()
         self._recent: tuple[float, TraceSnapshot] | None = None
 
     def take_snapshot(
         self, patience_s: float, wanted: SnapshotRequest | None = None
     ) -> TraceSnapshot:
-        """Takes a snapshot of the trace, without suppressed suspects.
+        """Takes a snapshot without suppressed suspects. Raises the error that ended the trace.
 
-        Waits at most ``patience_s`` for the names that suppressions need. ``wanted``: the
-        content of this snapshot. Raises the error that ended the trace.
+        ``patience_s``: for names that suppressions need. ``wanted``: the snapshot's content.
         """
         with self._lock:
             return self._take(patience_s, wanted)
@@ -97,8 +94,6 @@ LAST_PATIENCE_S: Final = 30.0
 HURRY_PATIENCE_S: Final = 4.0  # How long they wait for them while somebody waits for us to end
 # New objects, and rounds of younger ones, before each of gc's generations is looked at.
 _GARBAGE_THRESHOLDS: Final = 2000, 10, 10
-
-
 _MOST_SUSPECTS: Final = 3  # Suspects of each process that are named at the end
 
 
@@ -142,12 +137,8 @@ class Run:
         watch: Watch,
     ) -> None:
         """``namers`` are for the thread that uses the run."""
-        self.options = options
-        self.session = session
-        self.signals = signals
-        self.messages = messages
-        self.namers = namers
-        self.watch = watch
+        self.options, self.session, self.signals = options, session, signals
+        self.messages, self.namers, self.watch = messages, namers, watch
         self.snapshots = SharedSnapshots(session, options.wanted, namers.copy(), watch.suppressions)
         self.marks: dict[int, Snapshot] = {}  # Processes when the mark was set, by their numbers
         self.troubles: list[Exception] = []  # Errors of writing, and errors that ended tracing
@@ -177,9 +168,9 @@ class Run:
             self.write_files(self.snapshot())
 
     def wait(self, until_s: float) -> bool:
-        """Waits until ``until_s`` of ``time.monotonic()``, and handles requests of signals.
+        """Waits until ``until_s`` of ``time.monotonic()``, for signals, or the process's end.
 
-        Returns whether the first process has ended, after a message about its end.
+        Returns whether the first process has ended, after a message.
         """
         ends, signalled = self.session.end_fd, self.signals.fileno()
         left_s = max(0.0, until_s - time.monotonic())
@@ -197,22 +188,12 @@ class Run:
         self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes all requested files; errors are reported, or raised by ``finish``.
-
-        Waits for names as long as the namers have patience.
-        """
-        # Millions of objects stay until they are written: no use in looking for garbage again and
-        # again.
-        gc.disable()
+        """Writes all requested files; errors are reported, or raised by ``finish``."""
+        gc.disable()  # Millions of objects stay until they are written
+        marks = self.marks if self.options.since_mark else None
         try:
-            write_files(
-                self.options.outputs,
-                trace,
-                self.namers,
-                messages=self.messages,
-                fail=self.note_trouble,
-                marks=self.marks if self.options.since_mark else None,
-            )
+            outputs, say, fail = self.options.outputs, self.messages, self.note_trouble
+            write_files(outputs, trace, self.namers, messages=say, fail=fail, marks=marks)
         finally:
             gc.enable()
 
@@ -241,8 +222,7 @@ class Run:
         self.messages.say_above_progress(f"error: {why}")
         error = TracellocError(why)
         error.is_reported = True
-        self._add_trouble(error, is_said=True)
-        self.signals.end()
+        self.fail(error)
 
     def check_rules(self, trace: TraceSnapshot) -> bool:
         """Checks rules and leaks. Returns whether a rule is, or was, broken."""

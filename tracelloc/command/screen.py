@@ -47,8 +47,7 @@ class LiveSource:
     def __init__(
         self, run: Run, facts: TraceFacts, invoker: Invoker, terminal: ProgramTerminal | None = None
     ) -> None:
-        self._run = run
-        self.facts = facts
+        self._run, self.facts = run, facts
         self.filters = run.namers.filters
         self.invoker = invoker
         self.last_output = None if terminal is None else terminal.last_output

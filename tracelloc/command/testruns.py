@@ -30,8 +30,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import BlockSum, PartFigures
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
-from tracelloc.record.kernel import capabilities
-from tracelloc.record.kernel.capabilities import check_machine
+from tracelloc.record.kernel.capabilities import check_machine, raise_file_limit
 from tracelloc.record.session.program import TracedProgram
 from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
 from tracelloc.show.alerts.rules import FAILED_STATUS
@@ -84,10 +83,7 @@ class LeakCheck:
             check_output(path)
 
     def show(self, run: Run) -> None:
-        """Returns at the end of all processes, or when a signal asks for the end.
-
-        Processes that outlive the first one are waited for a short time.
-        """
+        """Returns at the end of all processes, soon after that of the first, or on a signal."""
         if self._at is not None:
             signal.signal(self._at, self._ask)
         due_s, last_s = time.monotonic() + self._every_s, math.inf
@@ -179,8 +175,7 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
     STARTUP.is_quiet = True  # The program's output is mixed with tracelloc's
     options = completed(given.but(top=0, use_filters=False))  # names may not be needed
     config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
-    config = replace(config, capture=replace(config.capture, follow=children))
-    options = options.but(trace=config)
+    options = options.but(trace=replace(config, capture=replace(config.capture, follow=children)))
     return trace(options, start_of(options), check)
 
 
@@ -229,16 +224,14 @@ class TestRun:
         self._is_open = bool(data)
         *requests, self._received = (self._received + data).split(b"\n")
         for request in requests:
+            reply = b""
             if request in BEGINNINGS:
                 run.session.parts.begin(keeps=request == BEGINNINGS[1])
-                self._channel.sendall(b"\n")
-                continue
-            reply = (
-                self._searched(run)
-                if request == SEARCH
-                else self._measured(run, json.loads(request))
-            )
-            self._channel.sendall(json.dumps(reply).encode() + b"\n")
+            elif request == SEARCH:
+                reply = json.dumps(self._searched(run)).encode()
+            else:
+                reply = json.dumps(self._measured(run, json.loads(request))).encode()
+            self._channel.sendall(reply + b"\n")
 
     def _measured(self, run: Run, limit: int | None) -> dict[str, Any]:
         figures = run.session.parts.end()
@@ -263,8 +256,7 @@ class TestRun:
             return {"problem": str(error)}
         if found.problem or not found.stacks:
             return {"problem": found.problem} if found.problem else {}
-        snapshot = run.session.snapshot().root
-        process = run.session.root.process
+        snapshot, process = run.session.snapshot().root, run.session.root.process
         leaks: dict[str, list[dict[str, Any]]] = {}
         for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
             head = process.read_memory(one.leak.address, 8 * _HEAD_WORDS)
@@ -298,19 +290,14 @@ def _unknown_leaks(
 
 def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
     order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
+    counts, sizes = figures.at_peak_count[order].tolist(), figures.at_peak[order].tolist()
     sums = [
-        LeakedStack(
-            stack,
-            BlockSum(int(figures.at_peak_count[stack]), int(figures.at_peak[stack])),
-            BlockSum(),
-        )
-        for stack in order.tolist()
-        if figures.at_peak[stack]
+        LeakedStack(stack, BlockSum(count, size), BlockSum())
+        for stack, count, size in zip(order.tolist(), counts, sizes, strict=True)
+        if size
     ]
-    found = [
-        {**_sum(one.leak.blocks), "stack": _frames(one.stack)}
-        for one in joined_leaks(_named(run, snapshot, sums))
-    ]
+    named = joined_leaks(_named(run, snapshot, sums))
+    found = ({**_sum(one.leak.blocks), "stack": _frames(one.stack)} for one in named)
     return _joined(found)[:_MOST_LISTED]
 
 
@@ -345,7 +332,7 @@ def _frames(stack: NamedStack) -> list[dict[str, Any]]:
 
 def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
     """Runs a pytest whose plug-in asks. Returns its exit status. Raises TracellocError."""
-    capabilities.check_machine(machine_name())
+    check_machine(machine_name())
     STARTUP.is_quiet = True
     options = completed(given.but(top=0))
     patterns = read_patterns(suppressions)
@@ -355,13 +342,12 @@ def serve_tests(given: Options, suppressions: Iterable[Path]) -> int:
     program = TracedProgram(
         options.command,
         effective_user(),
-        capabilities.raise_file_limit(),
+        raise_file_limit(),
         preloaded=preloaded_library(),
         variables={VARIABLE: " ".join([str(theirs.fileno()), *added]), **added},
     )
-    start = LaunchStart(program)
-    trace_config = replace(
+    config = replace(
         options.trace.with_library_only, in_parts=True, reads_memory=False, max_stall_s=_STALL_S
     )
-    options = options.but(trace=trace_config)
-    return trace(options, start, TestRun(channel, patterns))
+    start = LaunchStart(program)
+    return trace(options.but(trace=config), start, TestRun(channel, patterns))

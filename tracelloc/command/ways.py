@@ -88,15 +88,13 @@ def target_findings(pid: int) -> Iterator[Finding]:
 
 
 def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
-    main = main_library(describe_allocators(planned.allocators))
-    if main is not None:
+    if (main := main_library(describe_allocators(planned.allocators))) is not None:
         beside = f", beside {', '.join(main.others)}" if main.others else ""
         yield Finding(_GOOD, "malloc", f"{main.library.value} in {main.file}{beside}")
     points = planned.points
     files = plural(len({point.open_path for point in points}), "file")
     yield Finding(_GOOD, "probes", f"{plural(len(points), 'probe')} in {files}")
-    slow = sorted({p.label for p in points if p.is_single_stepped and not p.is_exit})
-    if slow:
+    if slow := sorted({p.label for p in points if p.is_single_stepped and not p.is_exit}):
         yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
     for line in unseen_lines(describe_allocators(planned.allocators)):
         yield Finding(_MISSING, "probes", f"not probed: {line}")
@@ -131,11 +129,11 @@ def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
     if not lacking:
         text = f"all {plural(len(modules), 'file')} have call-frame information"
         yield Finding(_GOOD, "unwinding", text)
-        return
-    names = ", ".join(lacking[:_MOST_NAMED])
-    what = f"no call-frame information in {names}: their code is unwound by frame pointers"
-    cure = "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer"
-    yield Finding(_MISSING, "unwinding", what, cure)
+    else:
+        names = ", ".join(lacking[:_MOST_NAMED])
+        what = f"no call-frame information in {names}: their code is unwound by frame pointers"
+        cure = "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer"
+        yield Finding(_MISSING, "unwinding", what, cure)
 
 
 def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
@@ -147,8 +145,7 @@ def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
         lines = "no source lines" if report.lines is None else "lines"
         text = f"{report.module}: {report.functions:,} names, {lines}"
         yield Finding(_MISSING, "symbols", text, report.advice or "")
-    if len(lacking) > _MOST_NAMED:
-        more = len(lacking) - _MOST_NAMED
+    if (more := len(lacking) - _MOST_NAMED) > 0:
         yield Finding(_MISSING, "symbols", f"and {more} more files", "tracelloc symbols lists all")
     for report in reports:
         for trouble in report.troubles:
@@ -161,6 +158,7 @@ PROBES, LIBRARY, START, HEAP, MACHINE = (
 )  # fmt: skip
 _REFUSED: Final = "ptrace(2) is refused here"
 _UNREADABLE: Final = "the memory of other processes can't be read"
+_STARTED: Final = "tracelloc -- CMD, record, run --leaks, pytest --tracelloc"
 TRACING: Final = PROBES, LIBRARY, START
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")  # Documentation/admin-guide/LSM/Yama.rst
 LOCKDOWN: Final = Path("/sys/kernel/security/lockdown")  # kernel_lockdown(7)
@@ -208,52 +206,41 @@ def find_ways() -> list[Finding]:
         "tracelloc -p PID, if it was started with the library" * (not is_filtered()),
     ]
     no_library = library or ("" if any(attached) else _REFUSED)
-    no_start = "" if probes.state is FindingState.YES else library
+    no_start = "" if probes.state is _YES else library
     whose = ": processes of this user" if os.geteuid() else ""
     return [
         probes,
         _way(LIBRARY, no_library, "; ".join(filter(None, attached))),
-        _way(
-            START,
-            no_start if may_start else _REFUSED,
-            "tracelloc -- CMD, record, run --leaks, pytest --tracelloc",
-        ),
-        _way(
-            HEAP, "" if may_read else _UNREADABLE, f"tracelloc heap, leaks, holders -p PID{whose}"
-        ),
-        Finding(FindingState.YES, MACHINE, f"tracelloc top: {_seen()}"),
+        _way(START, no_start if may_start else _REFUSED, _STARTED),
+        _way(HEAP, _UNREADABLE * (not may_read), f"tracelloc heap, leaks, holders -p PID{whose}"),
+        Finding(_YES, MACHINE, f"tracelloc top: {_seen()}"),
     ]
 
 
 def _way(about: str, why_not: str, text: str) -> Finding:
-    if why_not:
-        cure = _ptrace_cure() if why_not in (_REFUSED, _UNREADABLE) else ""
-        return Finding(FindingState.NO, about, why_not, cure)
-    return Finding(FindingState.YES, about, text)
+    cure = _ptrace_cure() if why_not in (_REFUSED, _UNREADABLE) else ""
+    return Finding(_NO, about, why_not, cure) if why_not else Finding(_YES, about, text)
 
 
 def try_probes() -> Finding:
     """Compiles the probes, tries some on a child process, and returns how that went."""
     try:
         if (why := why_no_probes()) is not None:
-            return Finding(FindingState.NO, PROBES, why.message, why.hint)
+            return Finding(_NO, PROBES, why.message, why.hint)
         if "[confidentiality]" in _text(LOCKDOWN):
             what = "this kernel forbids BPF programs to read memory (lockdown)"
-            return Finding(FindingState.NO, PROBES, what, "boot with lockdown=integrity")
+            return Finding(_NO, PROBES, what, "boot with lockdown=integrity")
         CaptureConfig().compile()
         method = usable_methods()[0]
         costs = trap_costs(method)
     except TracellocError as error:
-        return Finding(FindingState.NO, PROBES, error.message, error.hint)
+        return Finding(_NO, PROBES, error.message, error.hint)
     except (ChildEndedError, OSError) as error:
-        return Finding(FindingState.NO, PROBES, f"a child process can't be probed: {error}")
-    pair_ns = 2 * costs.cheap_ns + costs.return_ns
-    return Finding(
-        FindingState.YES,
-        PROBES,
-        f"tracelloc -p PID, {method.title}: a malloc and its free cost {pair_ns / 1000:.1f} µs, "
-        f"unwinding not included; a slow probe {costs.stepped_ns / 1000:.1f} µs more",
-    )
+        return Finding(_NO, PROBES, f"a child process can't be probed: {error}")
+    pair = f"{(2 * costs.cheap_ns + costs.return_ns) / 1000:.1f} µs, unwinding not included"
+    slow = f"a slow probe {costs.stepped_ns / 1000:.1f} µs more"
+    what = f"tracelloc -p PID, {method.title}: a malloc and its free cost {pair}; {slow}"
+    return Finding(_YES, PROBES, what)
 
 
 def _ptrace_cure() -> str:

@@ -7,13 +7,9 @@ To try it:
 from argparse import ArgumentParser, Namespace
 from typing import Final
 
+from tracelloc.command import subcommands
 from tracelloc.command.arguments import type_of
-from tracelloc.command.subcommands import (
-    Subcommand,
-    SubcommandGroup,
-    find_subcommand,
-    subcommand_names,
-)
+from tracelloc.command.subcommands import Subcommand, SubcommandGroup, subcommand_names
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
@@ -37,7 +33,7 @@ def _run(given: Namespace) -> None:
     from tracelloc.show import manual
 
     if given.topic in subcommand_names():
-        subcommand_parser(find_subcommand(given.topic)).print_help()
+        subcommand_parser(subcommands.find_subcommand(given.topic)).print_help()
         print(flush=True)
     if given.topic is None or given.topic in manual.names():
         manual.show(given.topic)

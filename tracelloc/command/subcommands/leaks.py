@@ -60,15 +60,12 @@ def _run(given: Namespace) -> int:
 
     target = Target(process.pid, process.command())
     status = 0
-    contents_bytes = _CONTENTS_BYTES if given.contents else 0
-    with closing(
-        LostBlockSearch(process, is_suppressed, contents_bytes=contents_bytes, debug=given.debug)
-    ) as search:
+    shown = {"contents_bytes": _CONTENTS_BYTES if given.contents else 0, "debug": given.debug}
+    with closing(LostBlockSearch(process, is_suppressed, **shown)) as search:
         for _ in processargument.report_numbers(given.every, given.count):
             with progress_of("searching for lost blocks"), processargument.reading_heap():
                 found = search.find()
-            if found.groups:
-                status = FAILED_STATUS
+            status = FAILED_STATUS if found.groups else status
             lines = leak_lines(target, found, given.top)
             print_lines([leaks_json(target, found)] if given.json else lines)
     return status

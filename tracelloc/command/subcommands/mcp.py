@@ -25,10 +25,8 @@ description: Finds what leaks memory in native programs, by call stack, file and
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    about = (
-        "process that may be traced, or name of a program that may be traced or run (repeatable)"
-    )
-    add_option(parser, "--allow-trace PID|NAME", about, action="append", default=[])
+    who = "process that may be traced, or name of a program that may be traced or run (repeatable)"
+    add_option(parser, "--allow-trace PID|NAME", who, action="append", default=[])
     add_option(parser, "--skill", "print a SKILL.md for agents with a shell", action="store_true")
 
 

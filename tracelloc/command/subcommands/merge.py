@@ -7,6 +7,7 @@ To try it:
 """
 
 from argparse import ArgumentParser, Namespace
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -39,15 +40,12 @@ def _run(given: Namespace) -> None:
     writer = RecordingWriter(
         given.recording, max_bytes=given.recording_bytes, max_s=given.max_time, users=output_users()
     )
-    try:
-        with progress_of("merging") as progress:
-            writer.describe(joined.about)
-            count = len(joined.moments)
-            for index in range(count):
-                writer.add(joined.trace_at(index), namers)
-                progress.note(f"merging, {format_percent(index / count, 0)}")
-    finally:
-        writer.close()
+    with closing(writer), progress_of("merging") as progress:
+        writer.describe(joined.about)
+        count = len(joined.moments)
+        for index in range(count):
+            writer.add(joined.trace_at(index), namers)
+            progress.note(f"merging, {format_percent(index / count, 0)}")
     path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
     print(f"{plural(writer.count, 'snapshot')} in {path}, {size}")
 

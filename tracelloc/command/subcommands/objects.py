@@ -8,6 +8,7 @@ To try it:
 """
 
 from argparse import ArgumentParser, Namespace
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -42,25 +43,19 @@ def _run(given: Namespace) -> None:
     from tracelloc.record.runtimes.supported import object_counter
     from tracelloc.show.report.heap import json_census, text_census, wanted_types
 
-    counter = object_counter(process)
     target = Target(process.pid, process.command())
     first: ObjectCensus | None = None
-    try:
+    with closing(object_counter(process)) as counter:
         for _ in report_numbers(given.every, given.count):
             with progress_of("counting objects"):
                 now = counter.count()
                 is_first, first = first is None, first or now
-                most = given.holders if given.holders is not None else _GROWING_TYPES
-                if is_first:
-                    most = given.holders or 0
+                usual = 0 if is_first else _GROWING_TYPES
+                most = usual if given.holders is None else given.holders
                 wanted = wanted_types(now, first, most) if most else []
                 holders = counter.find_holders(wanted, new_only=not is_first)
-            if given.json:
-                print_lines([json_census(target, now, first, holders)])
-            else:
-                print_lines(text_census(target, now, first, given.top, holders))
-    finally:
-        counter.close()
+            lines = text_census(target, now, first, given.top, holders)
+            print_lines([json_census(target, now, first, holders)] if given.json else lines)
 
 
 SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

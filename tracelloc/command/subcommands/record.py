@@ -7,7 +7,6 @@ To try it:
   tracelloc record -o server.rec --duration 1h -- ./server
 """
 
-import argparse
 from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ def add_bounds(group: Any) -> None:
 # fmt: on
 
 
-def check_bounds(given: argparse.Namespace) -> None:
+def check_bounds(given: Namespace) -> None:
     """Raises UsageError if the limits of a recording leave room for next to nothing."""
     if given.recording_bytes < LEAST_BYTES:
         raise UsageError(f"--max-size must be at least {format_size(LEAST_BYTES)}")
@@ -45,7 +44,7 @@ def check_bounds(given: argparse.Namespace) -> None:
         raise UsageError("--max-time must be at least 60s")
 
 
-def record_options(given: argparse.Namespace, command: tuple[str, ...]) -> tuple[Options, Path]:
+def record_options(given: Namespace, command: tuple[str, ...]) -> tuple[Options, Path]:
     """Returns the options of the recorded trace, and the file's path. Raises TracellocError."""
     check_bounds(given)
     given.top = TOP
