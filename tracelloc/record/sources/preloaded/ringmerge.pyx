@@ -33,14 +33,15 @@ cdef extern from "preloaded/area.h":
     }
     static long pass_barrier(void) { return syscall(SYS_membarrier, GLOBAL_EXPEDITED, 0, 0); }
     #include <stddef.h>
-    enum {
-    #define PLACE(field) AT_##field = offsetof(struct preload_control, field)
-        PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
-        PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(waited), PLACE(max_stall),
-        PLACE(min_size), PLACE(clears), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
-        PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
-        PLACE(registered), PLACE(state), PLACE(next),
+    static const struct field { const char *name; size_t at; } fields[] = {
+    #define PLACE(field) {#field, offsetof(struct preload_control, field)},
+        PLACE(magic) PLACE(pid) PLACE(size_bytes) PLACE(is_late) PLACE(holder) PLACE(why_not)
+        PLACE(leaving) PLACE(gave_up) PLACE(waited) PLACE(max_stall) PLACE(min_size)
+        PLACE(clears) PLACE(max_size) PLACE(clock) PLACE(max_frames) PLACE(may_call)
+        PLACE(counter) PLACE(samples) PLACE(space) PLACE(records_reserved) PLACE(records_taken)
+        PLACE(counters) PLACE(registered) PLACE(state) PLACE(next)
     };
+    enum { N_FIELDS = sizeof(fields) / sizeof(fields[0]) };
     #if defined(__aarch64__)
     enum { ADDRESS_BITS = 48 };
     #else
@@ -58,67 +59,19 @@ cdef extern from "preloaded/area.h":
         uint64_t taken
         uint32_t owner
         uint32_t inside
+    struct Field "struct field":
+        const char* name
+        size_t at
+    const Field[] fields
     enum:
-        AT_magic
-        AT_pid
-        AT_size_bytes
-        AT_is_late
-        AT_why_not
-        AT_state
-        AT_next
-        AT_leaving
-        PRELOAD_DEEP_BIND
-        PRELOAD_NAMESPACE
-        PRELOAD_NO_CLOCK
-        PRELOAD_FILTERED
-        PRELOAD_NO_ROOM
-        PRELOAD_LOCKED
-        PRELOAD_REFUSED
-        PRELOAD_PRECEDED
-        PRELOAD_CONFINED
-        PRELOAD_LIMITED
-        PRELOAD_WITHDRAWN
-        PRELOAD_READY
-        PRELOAD_VOUCHED
-        PRELOAD_KEPT_FD
-        AT_gave_up
-        AT_waited
-        AT_max_stall
-        AT_holder
-        AT_min_size
-        AT_clears
-        AT_max_size
-        AT_clock
-        AT_max_frames
-        AT_may_call
-        AT_counter
-        AT_samples
-        AT_space
-        AT_records_reserved
-        AT_records_taken
-        AT_counters
-        AT_registered
-        ADDRESS_BITS  # of user space
-        PRELOAD_MAGIC
-        PRELOAD_AT_ROWS
-        PRELOAD_AT_KNOWN
-        PRELOAD_AT_RECORDS
-        PRELOAD_AT_GAPS
-        PRELOAD_GAPS
-        PRELOAD_AT_FILTER
-        PRELOAD_RECORD_BYTES
-        PRELOAD_ROW_SETS_LOG2
-        PRELOAD_MOST_FRAMES
-        PRELOAD_RECORD_KIND_SHIFT
-        PRELOAD_RECORD_PAD
-        PRELOAD_RECORD_STACK
-        PRELOAD_RECORD_MISS
-        PRELOAD_CLOCK_TSC
-        PRELOAD_RINGS
-        PRELOAD_RING_BYTES
-        PRELOAD_AT_RINGS
-        PRELOAD_BYTES
-        PRELOAD_CLOCK_COUNTER
+        N_FIELDS, PRELOAD_DEEP_BIND, PRELOAD_NAMESPACE, PRELOAD_NO_CLOCK, PRELOAD_FILTERED,
+        PRELOAD_NO_ROOM, PRELOAD_LOCKED, PRELOAD_REFUSED, PRELOAD_PRECEDED, PRELOAD_CONFINED,
+        PRELOAD_LIMITED, PRELOAD_WITHDRAWN, PRELOAD_READY, PRELOAD_VOUCHED, PRELOAD_KEPT_FD,
+        ADDRESS_BITS, PRELOAD_MAGIC, PRELOAD_AT_ROWS, PRELOAD_AT_KNOWN, PRELOAD_AT_RECORDS,
+        PRELOAD_AT_GAPS, PRELOAD_GAPS, PRELOAD_AT_FILTER, PRELOAD_RECORD_BYTES,
+        PRELOAD_ROW_SETS_LOG2, PRELOAD_MOST_FRAMES, PRELOAD_RECORD_KIND_SHIFT, PRELOAD_RECORD_PAD,
+        PRELOAD_RECORD_STACK, PRELOAD_RECORD_MISS, PRELOAD_CLOCK_TSC, PRELOAD_RINGS,
+        PRELOAD_RING_BYTES, PRELOAD_AT_RINGS, PRELOAD_BYTES, PRELOAD_CLOCK_COUNTER
     uint64_t PRELOAD_SLOTS_AT(uint64_t ring) noexcept nogil
     int PRELOAD_SLOTS_LOG2(uint64_t ring) noexcept nogil
     uint64_t read_tsc() noexcept nogil
@@ -129,17 +82,7 @@ cdef extern from "preloaded/area.h":
     void pass_fence "__atomic_thread_fence"(int order) noexcept nogil
     int __ATOMIC_SEQ_CST
 
-FIELDS = {
-    "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
-    "state": AT_state, "next": AT_next,
-    "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
-    "gave_up": AT_gave_up, "waited": AT_waited, "max_stall": AT_max_stall,
-    "holder": AT_holder, "min_size": AT_min_size, "clears": AT_clears, "max_size": AT_max_size, "clock": AT_clock,
-    "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
-    "counter": AT_counter, "samples": AT_samples,
-    "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
-    "counters": AT_counters, "registered": AT_registered,
-}
+FIELDS = {fields[n].name.decode(): fields[n].at for n in range(N_FIELDS)}
 """Offsets of the fields of ``struct preload_control``, in bytes."""
 MAGIC = <uint64_t>PRELOAD_MAGIC
 AT_ROWS, AT_KNOWN, AT_RECORDS = PRELOAD_AT_ROWS, PRELOAD_AT_KNOWN, PRELOAD_AT_RECORDS
