@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 @pytest.fixture(autouse=True)
 def _is_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most calls of the library of truth pass by the preloaded one, which is as it should be."""
-    monkeypatch.setattr(link, "direct_caller", lambda *_: None)
+    monkeypatch.setattr(link.interposed, "direct_caller", lambda *_: None)
 
 
 FIRST_SIZE = 1 << 27

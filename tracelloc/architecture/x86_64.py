@@ -3,14 +3,7 @@
 import re
 from typing import Final
 
-from tracelloc.architecture.description import (
-    Architecture,
-    DwarfRegisters,
-    GeneralRegisters,
-    SignalFrame,
-    SystemCallTable,
-    ThreadLayout,
-)
+from tracelloc.architecture import description
 
 # arch/x86/include/uapi/asm/prctl.h.
 _SHADOW_STACK: Final = bytes.fromhex(
@@ -108,7 +101,7 @@ def _usdt_registers() -> dict[str, tuple[int, int, int]]:
     return found
 
 
-X86_64: Final = Architecture(
+X86_64: Final = description.Architecture(
     name="x86_64",
     title="x86-64",
     short_name="amd64",
@@ -122,14 +115,14 @@ X86_64: Final = Architecture(
         r"(?:\((?:%(?P<base>\w+))?(?:,%(?P<index>\w+)(?:,(?P<scale>[1248]))?)?\))?"
     ),
     # AMD64 supplement, figures 3.36 and 3.4. 16 is the return address column, no real register.
-    dwarf=DwarfRegisters(
+    dwarf=description.DwarfRegisters(
         count=17, stack_pointer=7, frame_pointer=6, return_address=16,
         program_counter=16,
         callee_saved=frozenset({3, 6, 12, 13, 14, 15}),
     ),
     miss_registers=(16, 7, 6, 3, 12, 13, 14, 15),
     # `struct user_regs_struct` (sys/user.h), syscall(2).
-    general=GeneralRegisters(
+    general=description.GeneralRegisters(
         names=(
             "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx",
             "rdx", "rsi", "rdi", "orig_rax", "rip", "cs", "eflags", "rsp", "ss", "fs_base",
@@ -145,12 +138,12 @@ X86_64: Final = Architecture(
         thread_pointer="fs_base",
     ),
     # The record has 2,304 bytes in glibc, and begins with `tcbhead_t` (nptl/tls.h).
-    threads=ThreadLayout(
+    threads=description.ThreadLayout(
         program_offset=None, record_bytes=1 << 12, tid_offsets=(0x2D0, 0x30),  # glibc, musl
         kernel_field=("fsbase",),
     ),
     # `uc_mcontext` of `struct rt_sigframe` (arch/x86/include/asm/sigframe.h).
-    signal_frame=SignalFrame(
+    signal_frame=description.SignalFrame(
         {
             8: 40, 9: 48, 10: 56, 11: 64, 12: 72, 13: 80, 14: 88, 15: 96, 5: 104, 4: 112,
             6: 120, 3: 128, 1: 136, 0: 144, 2: 152, 7: 160, 16: 168,
@@ -169,7 +162,7 @@ X86_64: Final = Architecture(
     longest_call_bytes=7,
     jump_targets=jump_targets,
     ends_in_call=ends_in_call,
-    system_calls=SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387)),
+    system_calls=description.SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387)),
     system_call_code=b"\x0f\x05",
     return_code=b"\xc3",
     filter_call_code=re.compile(

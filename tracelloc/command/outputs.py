@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tracelloc import text
 from tracelloc.errors import TracellocError
 from tracelloc.show.export import FOLDED, PPROF, exporter_for
 from tracelloc.show.export.outputfile import OutputFile, check_special, is_special, open_special
@@ -20,14 +21,6 @@ from tracelloc.show.presentation.profile import METRICS
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.safefiles.writing import open_output, output_users
-from tracelloc.text import (
-    clear_status,
-    format_duration,
-    format_size,
-    leave_status,
-    printable,
-    show_status,
-)
 
 _PROGRESS_S: Final = 1.0  # How long a step may take before its progress is reported
 
@@ -60,7 +53,7 @@ def write_files(
             fail(error)
         else:
             messages.end_progress()
-            messages.say(f"wrote {printable(str(output.path))}")
+            messages.say(f"wrote {text.printable(str(output.path))}")
 
 
 def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, freed: bool) -> None:
@@ -73,7 +66,7 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
                 messages.end_progress()
                 messages.say(f"no time left for names: {namer.waiting} still to be looked up")
                 break
-            took = format_duration(round(time.monotonic() - start))
+            took = text.format_duration(round(time.monotonic() - start))
             messages.show_progress(f"reading symbols, {namer.waiting} addresses left, {took}")
 
 
@@ -83,8 +76,8 @@ def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterato
     for piece in pieces:
         size_bytes += len(piece)
         if time.monotonic() - start > _PROGRESS_S:
-            name = printable(str(path))
-            messages.show_progress(f"writing {name}, {format_size(size_bytes)} so far")
+            name = text.printable(str(path))
+            messages.show_progress(f"writing {name}, {text.format_size(size_bytes)} so far")
         yield piece
 
 
@@ -122,7 +115,7 @@ class Messages:
     def say_above_progress(self, message: str) -> None:
         """Writes a message on a line of its own, above the progress line. From any thread."""
         with suppress(OSError):
-            clear_status()
+            text.clear_status()
         self.say(message)
 
     def show_progress(self, line: str) -> None:
@@ -132,10 +125,10 @@ class Messages:
         is_due = terminal or now - self._last_progress_s >= _BETWEEN_LINES_S
         if not STARTUP.is_quiet and is_due:
             self._last_progress_s = now
-            (show_status if terminal else self.say)(line)
+            (text.show_status if terminal else self.say)(line)
 
     def end_progress(self) -> None:
-        leave_status()
+        text.leave_status()
 
 
 def outputs_of(given: Namespace) -> tuple[OutputFile, ...]:

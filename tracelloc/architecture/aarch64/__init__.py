@@ -7,25 +7,18 @@ import platform
 import re
 from typing import Final
 
+from tracelloc.architecture import description
 from tracelloc.architecture.aarch64.instructions import jump_targets
-from tracelloc.architecture.description import (
-    Architecture,
-    DwarfRegisters,
-    GeneralRegisters,
-    SignalFrame,
-    SystemCallTable,
-    ThreadLayout,
-)
 
 # DWARF for the Arm 64-bit Architecture, 4.1: x0 to x30, sp, pc, ELR_mode. A call changes x30.
-_DWARF: Final = DwarfRegisters(
+_DWARF: Final = description.DwarfRegisters(
     count=34, stack_pointer=31, frame_pointer=29, return_address=30,
     program_counter=32,
     callee_saved=frozenset(range(19, 30)),
 )  # fmt: skip
 # Two words of the C library's (`tcbhead_t`), then the program's variables. The record has 1,856
 # bytes in glibc 2.41.
-_THREADS: Final = ThreadLayout(
+_THREADS: Final = description.ThreadLayout(
     program_offset=16, record_bytes=1 << 11,
     tid_offsets=(-168,),  # musl; glibc's differs between releases
     kernel_field=("uw", "tp_value"),
@@ -93,7 +86,7 @@ _NUMBERS: Final = {
     "futex_waitv": 449, "futex_wake": 454, "futex_wait": 455, "mseal": 462,
 }  # fmt: skip
 
-AARCH64: Final = Architecture(
+AARCH64: Final = description.Architecture(
     name="aarch64",
     title="64-bit Arm",
     short_name="arm64",
@@ -113,7 +106,7 @@ AARCH64: Final = Architecture(
     dwarf=_DWARF,
     miss_registers=(32, 31, 29, *range(19, 29)),
     # `struct user_pt_regs` (asm/ptrace.h), syscall(2).
-    general=GeneralRegisters(
+    general=description.GeneralRegisters(
         names=(*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"),
         kernel_count=34,
         program_counter="pc",
@@ -128,7 +121,7 @@ AARCH64: Final = Architecture(
     ),
     threads=_THREADS,
     # `struct rt_sigframe` (arch/arm64/kernel/signal.c) and `struct sigcontext`.
-    signal_frame=SignalFrame(
+    signal_frame=description.SignalFrame(
         {number: _REGISTERS_AT + 8 * number for number in range(33)},  # x0 to x30, sp, pc
         bytes.fromhex("681180d2010000d4"),  # mov x8, #139; svc #0
     ),
@@ -143,7 +136,7 @@ AARCH64: Final = Architecture(
     longest_call_bytes=_CALL_BYTES,
     jump_targets=jump_targets,
     ends_in_call=ends_in_call,
-    system_calls=SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403)),
+    system_calls=description.SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403)),
     system_call_code=b"\x01\0\0\xd4",
     return_code=b"\xc0\x03\x5f\xd6",
     # mov xN or wN, #167 or #277

@@ -32,16 +32,13 @@ from tracelloc.files.cfi.walk import CfiError, End as Ends, Reason, Walk
 
 cdef enum:
     USUAL_TABLE = 0x3B  # of .eh_frame_hdr: pairs of signed 32-bit numbers, relative to it
+    MOST_MACHINES = 4
 
 MASK = (1 << 64) - 1
 """Addresses are calculated modulo 2**64."""
 UNDEFINED, SAME, OFFSET = RULE_UNDEFINED, RULE_SAME, RULE_OFFSET
 VAL_OFFSET, REGISTER = RULE_VAL_OFFSET, RULE_REGISTER
 EXPRESSION, VAL_EXPRESSION = RULE_EXPRESSION, RULE_VAL_EXPRESSION
-
-
-cdef enum:
-    MOST_MACHINES = 4
 
 cdef Machine machines[MOST_MACHINES]
 
@@ -81,6 +78,7 @@ cdef class RuleSet:
         self, cfa_register, cfa_offset, bytes cfa_expression=b"", registers=None,
         return_register=None, *, is_signal=False, is_fallback=False, architecture=X86_64,
     ):
+        cdef Rule* rule
         if return_register is None:
             return_register = architecture.dwarf.return_address
         self.rules.machine = machine_of(architecture)
@@ -93,13 +91,11 @@ cdef class RuleSet:
         for register_, (how, number, expression) in registers.items():
             if not 0 <= register_ < self.rules.machine.count:
                 raise ValueError(f"no rules are kept for register {register_}")
+            rule = &self.rules.state.rules[<int>register_]
             if how == RULE_EXPRESSION or how == RULE_VAL_EXPRESSION:
-                set_expression(
-                    &self.rules.state.rules[<int>register_], how, as_expression(expression)
-                )
-                continue
-            self.rules.state.rules[<int>register_].how = how
-            self.rules.state.rules[<int>register_].number = number
+                set_expression(rule, how, as_expression(expression))
+            else:
+                rule.how, rule.number = how, number
         self.rules.return_register = return_register
         self.rules.is_signal, self.rules.is_fallback = is_signal, is_fallback
 
@@ -118,11 +114,11 @@ cdef class RuleSet:
     @property
     def registers(self):
         """Rules of registers by DWARF number: (how, number, expression). Others are unchanged."""
-        rules = {}
-        for number in range(self.rules.machine.count):
-            if self.rules.state.rules[<int>number].how != NO_RULE:
-                rules[number] = as_tuple(&self.rules.state.rules[<int>number])
-        return rules
+        return {
+            number: as_tuple(&self.rules.state.rules[<int>number])
+            for number in range(self.rules.machine.count)
+            if self.rules.state.rules[<int>number].how != NO_RULE
+        }
 
     @property
     def return_register(self):
@@ -201,10 +197,7 @@ cdef class Entries:
         return count
 
     def rules(self, offset, address):
-        """Returns an address's rules from the FDE at an offset; None if that does not cover it.
-
-        Raises CfiError.
-        """
+        """Returns an address's rules from the FDE at an offset, if that covers it. CfiError."""
         cdef uint64_t at = address & MASK
         cdef int64_t entry = self._offset(offset)
         cdef RuleSet found = None

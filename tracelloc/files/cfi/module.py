@@ -21,16 +21,7 @@ from tracelloc.architecture import ARCHITECTURES, Architecture, elf_architecture
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import UnsupportedError
-from tracelloc.files.cfi.core import (
-    EXPRESSION,
-    MASK,
-    OFFSET,
-    UNDEFINED,
-    Entries,
-    RuleSet,
-    find_calls,
-    reason_row,
-)
+from tracelloc.files.cfi import core
 from tracelloc.files.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.files.cfi.walk import CfiError
 from tracelloc.files.elf import ElfFile
@@ -41,9 +32,9 @@ from tracelloc.files.elf.sections import SectionError
 class BuiltInRules:
     """The unwind rules for code that no file describes, on one architecture."""
 
-    frame_pointer: RuleSet  # Without information: that of a frame pointer, if any
-    outermost: RuleSet  # For code without a caller on its stack
-    signal_frame: RuleSet  # The rules of glibc's `__restore_rt`, for C libraries that provide none
+    frame_pointer: core.RuleSet  # Without information: that of a frame pointer, if any
+    outermost: core.RuleSet  # For code without a caller on its stack
+    signal_frame: core.RuleSet  # As of glibc's `__restore_rt`, for C libraries that provide none
 
 
 def _based(register: int, number: int) -> bytes:
@@ -58,14 +49,14 @@ def built_in_rules(architecture: Architecture) -> BuiltInRules:
     numbers = architecture.dwarf
     sp, fp, address = numbers.stack_pointer, numbers.frame_pointer, numbers.return_address
     places = architecture.signal_frame.places
-    make = partial(RuleSet, architecture=architecture)
-    saved = {fp: (OFFSET, -16, b""), address: (OFFSET, -8, b"")}
-    frame = {number: (EXPRESSION, 0, _based(sp, place)) for number, place in places.items()}
+    make = partial(core.RuleSet, architecture=architecture)
+    saved = {fp: (core.OFFSET, -16, b""), address: (core.OFFSET, -8, b"")}
+    frame = {number: (core.EXPRESSION, 0, _based(sp, place)) for number, place in places.items()}
     cfa, counter = _based(sp, places[sp]) + b"\x06", numbers.program_counter
     return BuiltInRules(
         frame_pointer=make(fp, 16, registers=saved, is_fallback=True),
         outermost=make(
-            sp, architecture.return_address_bytes, registers={address: (UNDEFINED, 0, b"")}
+            sp, architecture.return_address_bytes, registers={address: (core.UNDEFINED, 0, b"")}
         ),
         signal_frame=make(-1, 0, cfa, frame, counter, is_signal=True),
     )
@@ -128,13 +119,13 @@ class Cfi:
     def _tables_there(self) -> Iterator[Table]:
         yield from filter(None, map(self._table, (0, 1)))
 
-    def _entries_at(self, address: int) -> Iterator[tuple[Entries, int]]:
+    def _entries_at(self, address: int) -> Iterator[tuple[core.Entries, int]]:
         """Yields the last entries that start at or before an address, with their sections."""
         for entries, index in self._tables_there():
             if (offset := index.find(address)) is not None:
                 yield entries, offset
 
-    def rules(self, address: int) -> RuleSet:
+    def rules(self, address: int) -> core.RuleSet:
         """Returns the unwind rules at an address: before a return address, or an interrupted one.
 
         Code without information gets the rules of a frame pointer. Raises CfiError if
@@ -164,7 +155,7 @@ class Cfi:
     def _sampled_share(self) -> float:
         """Approximate share of the code that is described, 0 to 1; 1 for what every linker adds."""
         text = self._elf.section_header(".text")
-        if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= MASK - text.address:
+        if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= core.MASK - text.address:
             return 1.0
         places = np.linspace(text.address, text.address + text.size_bytes - 1, _SAMPLES)
         return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
@@ -174,7 +165,7 @@ class Cfi:
         try:
             return self.rules(address).row(address)
         except CfiError as error:
-            return reason_row(error.reason)
+            return core.reason_row(error.reason)
 
     def _stack_switches(self) -> list[tuple[int, int]]:
         """Address and size of functions whose call-frame information ignores a switch of stacks.
@@ -188,7 +179,7 @@ class Cfi:
             self._switches = [place for places in found.values() for place in places.items()]
         return self._switches
 
-    def _without_entry(self, address: int) -> RuleSet:
+    def _without_entry(self, address: int) -> core.RuleSet:
         # A handler returns to the first byte of this code. The requested address is one byte
         # before it, as after a call, or that byte itself if it was interrupted.
         around = read_at(self._elf, address, 1 + len(self._handler_return))
@@ -249,7 +240,7 @@ class Cfi:
                 code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
                     last = at
-                found_count = find_calls(code, at, *targets, room, self.architecture)
+                found_count = core.find_calls(code, at, *targets, room, self.architecture)
                 pieces.append(room[:found_count].copy())
                 count += found_count
                 at += size
@@ -275,7 +266,7 @@ class Cfi:
                 starts.append(int(index.starts[0]))
                 ends.append(int(index.starts[-1]))
                 with suppress(CfiError):
-                    ends[-1] = min(sum(entries.fde(int(index.offsets[-1]))), MASK)
+                    ends[-1] = min(sum(entries.fde(int(index.offsets[-1]))), core.MASK)
         return min(starts, default=0), max(ends, default=0)
 
 

@@ -7,14 +7,8 @@ from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import TargetError
 from tracelloc.model.codefiles import base_name, is_c_library
+from tracelloc.record.mallocs import interposed
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
-from tracelloc.record.mallocs.interposed import (
-    asked_operators,
-    direct_caller,
-    filter_maker,
-    is_standard_malloc,
-    may_be_interposed,
-)
 from tracelloc.record.process.procfs import VDSO, Process
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.sources.injected.mapping import library_file
@@ -131,7 +125,8 @@ def malloc_library(space: AddressSpace, allocators: Sequence[Allocator]) -> Modu
     found = {
         each.module.open_path: each.module
         for each in allocators
-        if not is_c_library(each.module.path) and may_be_interposed(each, space.executable)
+        if not is_c_library(each.module.path)
+        and interposed.may_be_interposed(each, space.executable)
     }
     if len(found) > 1:
         names = " and ".join(base_name(module.path) for module in found.values())
@@ -223,8 +218,10 @@ def _why_not(process: Process, modules: Sequence[Module]) -> str | None:  # noqa
 def _who_passes(space: AddressSpace, allocators: Sequence[Allocator]) -> str | None:
     used = malloc_library(space, allocators)
     for allocator in allocators:
-        if not is_standard_malloc(allocator) and allocator.module is not used:
+        if not interposed.is_standard_malloc(allocator) and allocator.module is not used:
             return f"{base_name(allocator.module.path)} has allocators of its own"
-    defined = {*library_file().symbols, *asked_operators(allocators)}
+    defined = {*library_file().symbols, *interposed.asked_operators(allocators)}
     modules = space.mapped_modules
-    return direct_caller(defined, modules, allocators) or filter_maker(None, modules)
+    return interposed.direct_caller(defined, modules, allocators) or interposed.filter_maker(
+        None, modules
+    )

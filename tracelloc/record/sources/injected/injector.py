@@ -21,6 +21,7 @@ from tracelloc.record.mallocs.discovery import Allocator
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.sources.injected import redirection
 from tracelloc.record.sources.injected.functions import (
     CALLED_OFTEN,
     CALLED_RARELY,
@@ -29,14 +30,6 @@ from tracelloc.record.sources.injected.functions import (
     check,
 )
 from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, leftovers, library_file
-from tracelloc.record.sources.injected.redirection import (
-    FunctionSymbol,
-    earlier_words,
-    find_symbols,
-    replace_registers,
-    stopped_words,
-    write_words,
-)
 from tracelloc.record.sources.injected.remotecalls import RemoteThread, StoppedProcess, machine
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
@@ -79,7 +72,7 @@ class Injection:
             # Of an earlier tracelloc, if it could not put them back.
             values += self._replacements().values()
         with self._explaining():
-            earlier = earlier_words(self._process, [*values, *functions.other_mallocs])
+            earlier = redirection.earlier_words(self._process, [*values, *functions.other_mallocs])
             if not set(functions.other_mallocs).isdisjoint(earlier.values()):
                 raise TargetError("it calls the C library's malloc besides another one")
             self._places = set(earlier)
@@ -98,21 +91,21 @@ class Injection:
         """Replaces addresses (old: new) in a stopped process. OSError: none is replaced."""
         assert self._base is not None
         own = range(self._base, self._base + self._library.size_bytes)
-        words = stopped_words(self._process, thread_ids, values, self._places)
+        words = redirection.stopped_words(self._process, thread_ids, values, self._places)
         before = {at: value for at, value in words.items() if at not in own}
         self._places.update(before)
         after = {at: values[value] for at, value in before.items()}
         for provider, names in self._functions.providers():
             symbols, others = self._symbols(provider, names, values)
-            found = find_symbols(self._process, provider.range, symbols)
+            found = redirection.find_symbols(self._process, provider.range, symbols)
             before |= found
             after |= {at: others[value] for at, value in found.items()}
-        write_words(memory_fd, before, after)
-        replace_registers(thread_ids, values)
+        redirection.write_words(memory_fd, before, after)
+        redirection.replace_registers(thread_ids, values)
 
     def _symbols(
         self, provider: FunctionProvider, names: Sequence[str], values: Mapping[int, int]
-    ) -> tuple[list[FunctionSymbol], dict[int, int]]:
+    ) -> tuple[list[redirection.FunctionSymbol], dict[int, int]]:
         """Returns a file's symbols as they are now, and replacements by a symbol's value."""
         assert self._base is not None
         symbols, others = [], {}
@@ -121,7 +114,9 @@ class Injection:
             now = own if own in values else provider.address(name)
             if now in values:
                 value = now - provider.bias & _ADDRESSES
-                symbols.append(FunctionSymbol(value, provider.functions[name].size_bytes))
+                symbols.append(
+                    redirection.FunctionSymbol(value, provider.functions[name].size_bytes)
+                )
                 others[value] = values[now] - provider.bias & _ADDRESSES
         return symbols, others
 

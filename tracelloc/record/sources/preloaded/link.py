@@ -13,32 +13,16 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import Mapping, base_name, is_c_library
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
+from tracelloc.record.mallocs import interposed
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
-from tracelloc.record.mallocs.interposed import (
-    asked_operators,
-    defined_by,
-    direct_caller,
-    filter_maker,
-    is_standard_malloc,
-    may_be_interposed,
-)
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
 from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.sources.injected.remotecalls import CallPlace, RemoteThread
+from tracelloc.record.sources.preloaded import sharedarea
 from tracelloc.record.sources.preloaded.launching import gains_rights
 from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource, shared_filters
-from tracelloc.record.sources.preloaded.sharedarea import (
-    CHILD_CODE,
-    NEXT_VARIABLE,
-    PRECEDED,
-    REFUSALS,
-    STATE_VARIABLE,
-    SharedArea,
-    area_mappings,
-    read_field,
-)
 
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50  # Seccomp checks wait this many times as long as one takes
@@ -97,10 +81,10 @@ class PreloadedLink:
         self._library, self._next_malloc = parent._library, parent._next_malloc
         process, at = self._space.process, None
         if parent.state is LinkState.CONNECTED and self._library is not None:
-            at = self._space.object(self._library, CHILD_CODE)
+            at = self._space.object(self._library, sharedarea.CHILD_CODE)
         if at is None:
             self._leave("its parent does not report")
-        elif area_mappings(self._mappings_now()):
+        elif sharedarea.area_mappings(self._mappings_now()):
             self._leave("it shares its parent's memory")
         elif process.has_seccomp_filter(shared_filters(process)):
             self._leave("it filters its system calls (seccomp)")
@@ -116,7 +100,7 @@ class PreloadedLink:
         self.state = LinkState.CONNECTED
 
     def _connect_now(self) -> None:
-        area = area_mappings(self._mappings_now())[0]
+        area = sharedarea.area_mappings(self._mappings_now())[0]
         self.source.connect(self._space.process, area, self._words)
 
     def check_for_changes(self) -> None:
@@ -136,7 +120,7 @@ class PreloadedLink:
             with suppress(OSError):
                 area.begin_leaving()
 
-    def _why_leave(self, area: SharedArea) -> str:
+    def _why_leave(self, area: sharedarea.SharedArea) -> str:
         """Returns why probes must take over, as words after "the process"; empty: they need not."""
         if self.source.failure is not None:
             self._trouble = f"what the process reported can't be read: {self.source.failure}"
@@ -166,7 +150,7 @@ class PreloadedLink:
         found = self._own_ranges
         if self.state is LinkState.CONNECTED and not found:
             mappings = self._mappings_now()
-            areas = area_mappings(mappings)
+            areas = sharedarea.area_mappings(mappings)
             own = (*areas, *(each for each in mappings if is_injected(each.path)))
             found = [(each.start, each.end) for each in own]
             # Most of it is mapped only when the first event is reported.
@@ -254,9 +238,9 @@ class PreloadedLink:
 
     def is_behind(self, allocator: Allocator) -> bool:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""
-        if is_standard_malloc(allocator):
+        if interposed.is_standard_malloc(allocator):
             return True
-        if not may_be_interposed(allocator, self._space.executable):
+        if not interposed.may_be_interposed(allocator, self._space.executable):
             return False
         # A library loaded later is called by the code that has loaded it.
         return (
@@ -268,7 +252,7 @@ class PreloadedLink:
     def _is_called_by_it(self, allocator: Allocator) -> bool:
         mapping = self._space.find(self._next_malloc)
         is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
-        return is_next or is_standard_malloc(allocator)
+        return is_next or interposed.is_standard_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
         for allocator in allocators:
@@ -276,23 +260,23 @@ class PreloadedLink:
                 return f"{base_name(allocator.module.path)} has allocators of its own"
         if self._library is None:
             return None
-        return filter_maker(self._library, modules) or direct_caller(
+        return interposed.filter_maker(self._library, modules) or interposed.direct_caller(
             self._defined(self._library, allocators), modules, allocators
         )
 
     def _defined(self, library: Module, allocators: Iterable[Allocator]) -> Collection[str]:
-        operators = asked_operators(allocators) if self._is_injected else ()
-        return {*defined_by(library), *operators}
+        operators = interposed.asked_operators(allocators) if self._is_injected else ()
+        return {*interposed.defined_by(library), *operators}
 
     def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
         """Makes probes take over if the program has loaded code that bypasses the library."""
         if self.state is not LinkState.CONNECTED or self._library is None or self._loaded:
             return
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
-        caller = direct_caller(self._defined(self._library, known), modules, known)
+        caller = interposed.direct_caller(self._defined(self._library, known), modules, known)
         if caller is not None:
             self._trouble = f"the program has loaded a library: {caller}"
-        self._loaded = caller or filter_maker(self._library, modules) or ""
+        self._loaded = caller or interposed.filter_maker(self._library, modules) or ""
 
     @property
     def _is_attended(self) -> bool:
@@ -315,22 +299,22 @@ class PreloadedLink:
             self._marker = self.source.attach(self._space.process.pid, points)
 
     def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
-        begun = self._read(*STATE_VARIABLE)
+        begun = self._read(*sharedarea.STATE_VARIABLE)
         if begun:
-            self._next_malloc = self._read(*NEXT_VARIABLE)
+            self._next_malloc = self._read(*sharedarea.NEXT_VARIABLE)
             other = self._other(modules, allocators)
-            if begun == PRECEDED and not all(map(self._is_called_by_it, allocators)):
+            if begun == sharedarea.PRECEDED and not all(map(self._is_called_by_it, allocators)):
                 other = "another malloc comes before it"
-            other = other or REFUSALS.get(begun)
+            other = other or sharedarea.REFUSALS.get(begun)
         else:
             other = "a tracelloc was killed while injecting it" if self._is_injected else None
         if other is not None:
             self._leave(other)
             return
-        areas = area_mappings(self._space.mappings)
+        areas = sharedarea.area_mappings(self._space.mappings)
         if not areas and begun:
             # The area may have been mapped since the maps were read.
-            areas = area_mappings(self._mappings_now())
+            areas = sharedarea.area_mappings(self._mappings_now())
         if not areas:
             if begun:
                 self._leave("the library belongs to the parent process")
@@ -356,8 +340,8 @@ class PreloadedLink:
         word = b"" if at is None else process.read_memory(at, size_bytes)
         if word:
             return int.from_bytes(word, "little")
-        areas = area_mappings(self._space.mappings)
-        return read_field(process, areas[0], field, size_bytes) if areas else 0
+        areas = sharedarea.area_mappings(self._space.mappings)
+        return sharedarea.read_field(process, areas[0], field, size_bytes) if areas else 0
 
     def _leave(self, why: str) -> None:
         """Decides that probes report blocks. Raises TargetError if there are no probes."""

@@ -51,14 +51,11 @@ cdef extern from "preloaded/area.h":
     #define store(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
     """
     struct preload_control:
-        uint32_t clock
-        uint32_t registered
+        uint32_t clock, registered
         uint64_t counter
     struct preload_ring:
-        uint64_t reserved
-        uint64_t taken
-        uint32_t owner
-        uint32_t inside
+        uint64_t reserved, taken
+        uint32_t owner, inside
     struct Field "struct field":
         const char* name
         size_t at
@@ -185,8 +182,7 @@ cdef class AreaRings:
         """``area``: the whole shared memory. Events that are already in its rings are skipped."""
         cdef int ring
         assert area.shape[0] >= PRELOAD_BYTES
-        self.area, self.image = area, image
-        self.used = 1
+        self.area, self.image, self.used = area, image, 1
         for ring in range(PRELOAD_RINGS):
             self.taken[ring] = load(&self.ring(ring).reserved)
             store(&self.ring(ring).taken, self.taken[ring])
@@ -214,10 +210,7 @@ cdef class AreaRings:
 
     @property
     def is_quiet(self):
-        """Whether no event has been reported since events were last taken.
-
-        Read-only: any thread may call it.
-        """
+        """Whether no event was reported since events were taken. Any thread may call it."""
         cdef int ring
         for ring in range(self.used):
             if load(&self.ring(ring).reserved) != self.taken[ring]:
@@ -238,11 +231,10 @@ cdef class AreaRings:
     def freeze(self):
         """Ignores events from now on, so that the process need not stop reporting."""
         cdef int ring
-        if self.is_frozen:
-            return
-        self.is_frozen = True
-        for ring in range(PRELOAD_RINGS):
-            self.ends[ring] = load(&self.ring(ring).reserved)
+        if not self.is_frozen:
+            self.is_frozen = True
+            for ring in range(PRELOAD_RINGS):
+                self.ends[ring] = load(&self.ring(ring).reserved)
 
     cdef uint64_t clock(self) noexcept nogil:
         cdef preload_control* control = <preload_control*>&self.area[0]
@@ -273,7 +265,7 @@ cdef class AreaRings:
     ) noexcept nogil:
         """Finds the written events of a ring; lowers the cut if one is unfinished."""
         cdef Source* source = &self.sources[number]
-        cdef uint64_t reserved = load(&self.ring(number).reserved)
+        cdef uint64_t last, reserved = load(&self.ring(number).reserved)
         if self.is_frozen:
             reserved = self.ends[number]
         source.next = source.end = self.taken[number]
@@ -286,9 +278,7 @@ cdef class AreaRings:
         if self.is_abandoned(source, reserved, number, now_ns):
             self.taken[number] += 1
             source.next = source.end = self.taken[number]
-        while source.end < reserved:
-            if not is_written(source, source.end):
-                break
+        while source.end < reserved and is_written(source, source.end):
             source.end += 1
         self.fullest = max(self.fullest, (reserved - source.next) / <double>(1 << source.log2))
         if source.end > source.next:
@@ -298,9 +288,8 @@ cdef class AreaRings:
         else:
             self.is_unfinished = True
             if source.end > source.next:
-                self.bounds[number] = max(
-                    self.bounds[number], event_at(source, source.end - 1).time_ns
-                )
+                last = event_at(source, source.end - 1).time_ns
+                self.bounds[number] = max(self.bounds[number], last)
             if cut[0] != NEVER:
                 cut[0] = min(cut[0], self.bounds[number])
         return source.end - source.next
@@ -336,9 +325,8 @@ cdef class AreaRings:
             scale = <double>(now_ns - self.begun_ns) / <double>(now - self.begun)
         with nogil:
             for ring in range(self.used):
-                if self.sources[ring].next < self.sources[ring].end and (
-                    self.sources[ring].stamp <= cut
-                ):
+                source = &self.sources[ring]
+                if source.next < source.end and source.stamp <= cut:
                     numbers[used] = ring
                     used += 1
             while used:
@@ -365,10 +353,7 @@ cdef class AreaRings:
     cdef Py_ssize_t copy_run(
         self, Source* source, uint64_t limit, event* to, Py_ssize_t room, double scale
     ) noexcept nogil:
-        """Takes a ring's next events up to a stamp, with times in ns. Returns their number.
-
-        Impossible events are dropped.
-        """
+        """Takes a ring's next possible events up to a stamp, with times in ns; returns how many."""
         cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
         cdef uint64_t begun = self.begun, stamp = source.stamp, left_out = 0
         cdef int64_t begun_ns = self.begun_ns, time_ns
@@ -402,12 +387,10 @@ cdef class AreaRings:
 
     def owners(self):
         """Returns (number, thread id) of each owned ring whose events are all taken."""
-        cdef int ring
-        found = []
-        for ring in range(1, self.used):
-            if self.ring(ring).owner and self.taken[ring] == load(&self.ring(ring).reserved):
-                found.append((ring, self.ring(ring).owner))
-        return found
+        return [
+            (ring, self.ring(ring).owner) for ring in range(1, self.used)
+            if self.ring(ring).owner and self.taken[ring] == load(&self.ring(ring).reserved)
+        ]
 
     def release(self, int ring):
         """Makes a ring available again after its thread has ended."""
