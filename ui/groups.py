@@ -151,7 +151,8 @@ def _rows_of(selection: ViewSelection, order: I64) -> _RowStacks:
         suspects.append(several)
         parts.append((members, np.zeros(1, np.int64)))
         rest[members] = False
-    order, titles = order[rest[order]], []
+    titles: list[str] = []
+    order = order[rest[order]]
     are_old = _are_old(selection)[order]
     old, order = order[are_old], order[~are_old]
     if len(old):
@@ -234,8 +235,9 @@ def _are_others(selection: ViewSelection) -> Mask:
     figures, verdicts = selection.figures, selection.verdicts
     if selection.change is not None or verdicts is None:
         return np.zeros(len(figures.live_count), np.bool_)
-    are_single: Mask = (verdicts == CODE_OF[Verdict.DECIDING]) & (figures.live_count == 1)
-    return are_single & (figures.live_bytes < _OTHERS_SHARE * figures.live_bytes.sum())
+    are_others: Mask = (verdicts == CODE_OF[Verdict.DECIDING]) & (figures.live_count == 1)
+    are_others &= figures.live_bytes < _OTHERS_SHARE * figures.live_bytes.sum()
+    return are_others
 
 
 def _by_name(selection: ViewSelection, stacks: I64) -> tuple[I64, I64]:

@@ -209,7 +209,7 @@ class Space:
 def test_stacks_that_reach_the_entry_point_are_whole(
     monkeypatch: pytest.MonkeyPatch, frames: tuple[int, ...], entry: int, is_whole: bool
 ) -> None:
-    monkeypatch.setattr(framechecker, "_follows_call", lambda _: True)
+    monkeypatch.setattr(framechecker, "_follows_call", lambda *_: True)
     expected = StackFlag(0) if is_whole else StackFlag.BROKEN
     assert FrameChecker(Space(entry)).trim(frames, StackFlag(0)) == (frames, expected)
 

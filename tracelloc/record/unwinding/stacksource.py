@@ -68,7 +68,7 @@ class StackSource:
         # Inserts a runtime's functions into stacks; None: the probes don't read them
         self.merger: StackMerger | None = None
         if config.runtime_frames:
-            self.merger = StackMerger(space, stacks, words, like and like.merger)
+            self.merger = StackMerger(space, stacks, words, None if like is None else like.merger)
         self.leading: LeadingFrames | None = None  # Allocator code to strip from starts of stacks
         self._unwinder: Unwinder | None = None
         self._is_closed = False
