@@ -207,8 +207,7 @@ class AttachStart(Start):
 
 def _running_children(process: Process, config: TraceConfig) -> list[int]:
     """Returns the PIDs of a process's children and of theirs, of those to be followed."""
-    found: list[int] = []
-    left = [process]
+    found, left = list[int](), [process]
     while left:
         with suppress(TargetError):  # it has ended
             children = [Process(pid, process.root) for pid in sorted(left.pop().child_ids())]

@@ -23,15 +23,7 @@ from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.alerts.rules import WatchOptions
 from tracelloc.show.export import FORMATS
-from tracelloc.show.publish.address import (
-    LISTEN_TOKEN,
-    PUSH_INTERVAL_S,
-    PUSH_PASSWORD,
-    ListenAddress,
-    PushConfig,
-    authorization,
-    read_secret,
-)
+from tracelloc.show.publish import address
 from tracelloc.show.report.optional import wanted_by
 from tracelloc.startup import STARTUP
 from tracelloc.system.memorylimits import MemoryGroup
@@ -45,11 +37,12 @@ def completed(given: Options) -> Options:
     """Returns the options with all derived settings. Raises UsageError and TargetError."""
     outputs = outputs_of(given)
     files = (output.exporter.wanted for output in outputs)
-    address: ListenAddress | None = given.listen
-    if address is not None:
-        address = replace(address, token=read_secret(given.listen_token_file, LISTEN_TOKEN))
+    listen: address.ListenAddress | None = given.listen
+    if listen is not None:
+        token = address.read_secret(given.listen_token_file, address.LISTEN_TOKEN)
+        listen = replace(listen, token=token)
     found = given.but(
-        outputs=outputs, listen=address, pushes_to=_push_of(given), trace=_config_of(given),
+        outputs=outputs, listen=listen, pushes_to=_push_of(given), trace=_config_of(given),
         watch=WatchOptions(
             tuple(given.fail_if), tuple(given.on_leak or ()), tuple(given.suppressions)
         ),
@@ -106,7 +99,7 @@ def _config_of(given: Options) -> TraceConfig:
     return config if given.source == "auto" else replace(config, use_library=False)
 
 
-def _push_of(given: Options) -> PushConfig | None:
+def _push_of(given: Options) -> address.PushConfig | None:
     if given.push is None:
         return None
     url, user, is_otlp = given.push
@@ -116,8 +109,7 @@ def _push_of(given: Options) -> PushConfig | None:
         from tracelloc.show.export.otlp import request_headers  # noqa: PLC0415 - reports need none
 
         headers = request_headers(os.environ)
-    return PushConfig(
-        url, authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD)),
-        given.push_interval or PUSH_INTERVAL_S, given.push_name, tuple(given.push_label), is_otlp,
-        tuple(headers.items()),
-    )  # fmt: skip
+    secret = address.read_secret(given.push_password_file, address.PUSH_PASSWORD)
+    who, every_s = address.authorization(user, secret), given.push_interval
+    facts = url, who, every_s or address.PUSH_INTERVAL_S, given.push_name
+    return address.PushConfig(*facts, tuple(given.push_label), is_otlp, tuple(headers.items()))

@@ -72,10 +72,7 @@ def named_process(given: Namespace) -> Process:
 
 
 def choose_process(*, plain: bool, note: str = "") -> int | None:
-    """Has the user choose a process from a list. Returns None if the user leaves it.
-
-    ``note``: why the choice is asked for again.
-    """
+    """Has the user choose a process; None: none is. ``note``: why it is asked for again."""
     import_numpy()
     from tracelloc.record.process.processlist import ProcessScan
     from tracelloc.ui.application import ScreenApp, prepare_screens

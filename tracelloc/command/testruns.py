@@ -68,10 +68,7 @@ class LeakCheck:
         at: int | None = None,
         every_s: float | None = None,
     ) -> None:
-        """``at``: a signal that asks for a check at once; ``every_s``: time between checks.
-
-        Raises TracellocError if suppressions can't be read or a file can't be written.
-        """
+        """``at``: a signal for a check; ``every_s``: time between checks. Raises TracellocError."""
         self.messages = Messages()
         self._at, self._every_s = at, math.inf if every_s is None else every_s
         self._is_asked = self._has_leaks = self._has_names = False
@@ -137,12 +134,10 @@ class LeakCheck:
         reports = []
         for one in trace.processes:
             report = self._report(run, one, run.session.leaks_at_end(one.target.number))
-            before = self._running.get(one.target.number)
-            if report.found.problem and before is not None:
-                report = before
-            else:
+            before = self._running.get(one.target.number) if report.found.problem else None
+            if before is None:
                 _print(leak_report_lines(report, self._top))
-            reports.append(report)
+            reports.append(before or report)
         checked = sum(not report.found.problem for report in reports)
         count = len(reports) + trace.untraced_count
         if count > 1:

@@ -193,10 +193,7 @@ class Unwinder:
         return any(m.is_file or getattr(self._space.find(m.start), "is_file", False) for m in gone)
 
     def is_bottom(self, address: int) -> bool:
-        """Whether a hand-made stack ends at this address (makecontext, fibers).
-
-        A function's first byte is not a return address: the program put it there itself.
-        """
+        """Whether a hand-made stack (makecontext, fibers) ends here: at a function's first byte."""
         tables, inside = self._tables_at(address)
         return tables is not None and tables.is_start(inside)
 

@@ -41,8 +41,7 @@ def begin(_process: Process, _thread_id: int) -> dict[str, int]:
 def rank(_process: Process, values: ptrace.Registers) -> int:
     """Returns how well a stopped thread suits for making system calls; 0: best.
 
-    Best is a thread in a system call that can be made again at any time, then one in a call whose
-    timeout would start again if tracelloc were killed.
+    0: it is in a call that can be made again; 1: whose timeout would begin again; 2: in none.
     """
     if values.entered_call == ptrace.NO_CALL:
         return 2

@@ -286,10 +286,7 @@ class PreloadedLink:
         return False
 
     def _mark(self, library: Module) -> None:
-        """Makes the library wait for tracelloc, also in programs that are executed later.
-
-        An injected library is not in such programs. Raises TracellocError.
-        """
+        """Makes the library wait for tracelloc, also if executed later. Raises TracellocError."""
         if is_injected(library.path):
             return
         if self._marker is not None and self._marker.points[0].open_path != library.open_path:

@@ -100,10 +100,7 @@ _UNKNOWN_REASON: Final = "reports what it should not"
 
 
 def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
-    """Opens the shared memory. Raises OSError.
-
-    Only root may open a mapping; others open the library's descriptor, which stays open for them.
-    """
+    """Opens the shared memory; who is not root, by the library's descriptor. Raises OSError."""
     try:
         return os.open(process.mapping_path(mapping), flags)
     except PermissionError:
@@ -396,9 +393,6 @@ class SharedArea:
         self._fd = -1
 
     def _clear(self, start: int, end: int) -> bool:
-        """Gives a part of the memory back to the kernel: it has zeros then. Returns whether it did.
-
-        A thread that still writes there gets new memory.
-        """
+        """Gives memory back to the kernel (zeros; new for who still writes); whether it did."""
         size_bytes = ctypes.c_long(end - start)
         return not _LIBC.fallocate(self._fd, _PUNCH_HOLE, ctypes.c_long(start), size_bytes)
