@@ -61,7 +61,7 @@ def fenced(text: str) -> Iterator[str]:
 def test_options_are_those_there_are(page: Path) -> None:
     known = set(build_parser().flags()) | OF_OTHERS
     plugin = (ROOT / "tracelloc/testing/plugin.py").read_text()
-    known.update(re.findall(r'^ +"(--[a-z-]+)"', plugin, re.MULTILINE))
+    known.update(re.findall(r'"(--tracelloc[a-z-]*)"', plugin))
     for subcommand in all_subcommands():
         known.update(subcommand_parser(subcommand).flags())
     shown = re.findall(r"(?<![\w-])--[a-z][\w-]+(?:=host)?", page.read_text())

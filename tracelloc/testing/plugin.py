@@ -27,14 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tracelloc", "memory of tests (tracelloc help pytest)")
 
     def add(name: str, about: str, **more: Any) -> None:
-        group.addoption(f"--tracelloc{name}", help=about, **more)
+        group.addoption(name, help=about, **more)
 
-    add("", "measure each test's memory, and find its leaks", action="store_true")
-    add("-json", "write the figures of all tests as JSON", metavar="FILE")
-    add("-top", "tests and leaks to list (default 10)", metavar="N", type=int, default=10)
+    add("--tracelloc", "measure each test's memory, and find its leaks", action="store_true")
+    add("--tracelloc-json", "write the figures of all tests as JSON", metavar="FILE")
+    top = "tests and leaks to list (default 10)"
+    add("--tracelloc-top", top, metavar="N", type=int, default=10)
     known = "known leaks, in LeakSanitizer's syntax (repeatable)"
-    add("-suppressions", known, metavar="FILE", action="append", default=[])
-    add("-no-search", "search for leaks only in tests with limit_leaks", action="store_true")
+    add("--tracelloc-suppressions", known, metavar="FILE", action="append", default=[])
+    search = "search for leaks only in tests with limit_leaks"
+    add("--tracelloc-no-search", search, action="store_true")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
