@@ -208,7 +208,7 @@ def test_books(arm: Machine, reading: Any, threads: int, seed: int, slots: int) 
     for size, stack_id in reader.live.values():
         names = names_of[stack_id]
         assert reader.stacks[stack_id][0] == 0
-        assert names[-3:] == ["work", "", ""]
+        assert names[-3:] == ["take_turns_in_gang", "", ""]
         (site,) = (name for name in names if name.startswith("by_"))
         count, size_bytes = found.get(site, (0, 0))
         found[site] = count + 1, size_bytes + size

@@ -136,6 +136,8 @@ static void take_turns(const char *how, int count, char **libraries)
 
 int main(int argc, char **argv)
 {
+    if (argc < 3)
+        return 0;
     path = argv[argc - 1];
     rounds = atoi(argv[2]);
     if (!strcmp(argv[1], "burst"))

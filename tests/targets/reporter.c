@@ -122,7 +122,8 @@ int main(int argc, char **argv)
 {
     char line[64];
 
-    (void)argc;
+    if (argc < 3)
+        return 0;
     operations = atoi(argv[2]);
     begin_gang(atol(argv[1]), work);
     say("ready\n");

@@ -110,6 +110,7 @@ async def test_the_target_ends_or_a_failure_ends_it(source: FakeSource) -> None:
     source.lost = 3
     async with live(source) as (app, _pilot):
         assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
+    source.lost = 0
     stopped: list[int] = []
     async with live(source) as (app, pilot):
         source.allocate(LEAK, 160)
