@@ -181,7 +181,8 @@ def shown(
 # In a PID namespace of their own, so that the list has no others.
 _TOP = (
     "mount -t proc proc /proc; ./leaky 999 >/dev/null & python3 inference.py . VLLM::EngineCore "
-    ">/dev/null & python3 pyleaks.py in_cache . >/dev/null & exec {} -m tracelloc top --interval 2s"
+    ">/dev/null & python3 pyleaks.py in_cache . >/dev/null & "
+    "PATH={}:$PATH exec python -m tracelloc top --interval 2s"
 )
 
 
@@ -195,7 +196,7 @@ def more_pictures(directory: Path, theme: str) -> dict[str, list[str]]:
         out = directory / f"{source.stem}.abi3.so"
         subprocess.run([compiler, *flags, source, "-o", out], check=True)
     python = sys.executable
-    top = ("unshare", "--pid", "--fork", "--mount", "sh", "-c", _TOP.format(python))
+    top = ("unshare", "--pid", "--fork", "--mount", "sh", "-c", _TOP.format(Path(python).parent))
     objects = (python, "-m", "tracelloc", "--", "/usr/bin/python3", "pyleaks.py", "in_cache", ".")
     return {
         "top.svg": shown(directory, theme, top, (75,), "EngineCore"),

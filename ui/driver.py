@@ -52,6 +52,7 @@ from tracelloc.show.filters.files import own_text
 from tracelloc.system.invoker import invoker, rights_of
 from tracelloc.system.safefiles.resolve import directory_made
 from tracelloc.system.safefiles.writing import replace_file
+from tracelloc.text import TERMINAL_GUARD
 
 _PATIENCE_S: Final = 0.2
 _QUESTIONS: Final = b"\x1b]11;?\x1b\\\x1b[c"
@@ -431,7 +432,7 @@ def _guard_of(stream: TextIO | None) -> subprocess.Popen[bytes] | None:
             ["stty", "-g"], stdin=descriptor, capture_output=True, check=True, text=True, timeout=5
         ).stdout.strip()
         return subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "sh", modes, _RESTORED], stdin=subprocess.PIPE,
+            ["/bin/sh", "-c", _GUARD, TERMINAL_GUARD, modes, _RESTORED], stdin=subprocess.PIPE,
             stdout=descriptor, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     except (OSError, ValueError, AssertionError, subprocess.SubprocessError):

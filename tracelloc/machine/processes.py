@@ -33,7 +33,7 @@ from tracelloc.system.memorylimits import (
     memory_group,
     numbers_in,
 )
-from tracelloc.text import printable
+from tracelloc.text import TERMINAL_GUARD, printable
 
 
 class NoGroupError(TargetError):
@@ -232,7 +232,7 @@ class ProcessReader:
             arguments, user = command_line(directory), user_name(os.fstat(file).st_uid)
         except OSError:
             arguments = user = ""
-        if _WORKER in arguments:
+        if _WORKER in arguments or f" {TERMINAL_GUARD} " in arguments:
             return None
         name = _name_in(status)
         return _Watched(

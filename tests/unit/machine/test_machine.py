@@ -24,6 +24,7 @@ from tracelloc.machine.machinememory import (
 from tracelloc.machine.processes import GroupReader, ProcessReader, find_group
 from tracelloc.system.confined import CONFINE
 from tracelloc.system.groupnames import GroupNames
+from tracelloc.text import TERMINAL_GUARD
 
 KIB, MIB = 1 << 10, 1 << 20
 STATUS = """Name:\t{name}
@@ -125,6 +126,8 @@ def test_workers_are_left_out(machine: Machine) -> None:
     machine.set(8, "python", anonymous=100)
     line = "\0".join(["python", "-I", "-S", "-c", CONFINE, "4711"])
     (machine.proc / "8/cmdline").write_text(line)
+    machine.set(9, "sh", anonymous=100)
+    (machine.proc / "9/cmdline").write_text("\0".join(["sh", "-c", "read", TERMINAL_GUARD, "5"]))
     for _ in range(2):
         assert [process.pid for process in machine.look(1).processes] == [7]
 
