@@ -22,7 +22,6 @@ from tracelloc.system.confined import CONFINE, start_reader
 
 LEAST_MEMORY_BYTES: Final = 128 << 20
 _MOST_FILES: Final = 4096
-_MOST_DESCRIPTORS: Final = 1 << 30
 # Address space in bytes, effectively unlimited. Each worker has its own limit.
 _MOST_ADDRESSES: Final = 1 << 46
 # Timeout for a fork: on a busy machine, the imports before the first one take some seconds.
@@ -184,7 +183,11 @@ def _serve_as_copy(channel: int) -> None:
     os.dup2(channel, 0)
     for number in (1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), number)
-    os.closerange(3, _MOST_DESCRIPTORS)
+    # One by one, as containers may refuse close_range(2).
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if number > 2:
+            with suppress(OSError):
+                os.close(number)
     exec(_SERVE, {})  # noqa: S102 - as another Python would
     os._exit(0)
 
