@@ -106,9 +106,11 @@ def own_libc(directory: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(directory)}
 
 
-def wait_until(is_so: Callable[[], Any], pause_s: float = 0.02) -> Any:
+def wait_until(
+    is_so: Callable[[], Any], pause_s: float = 0.02, patience_s: float = PATIENCE_S
+) -> Any:
     """Waits until the function's result is true, and returns it."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while not (found := is_so()):
         assert time.monotonic() < deadline
         time.sleep(pause_s)

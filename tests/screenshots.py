@@ -30,6 +30,7 @@ from rich.style import Style
 from rich.text import Text
 
 from tests.chrome import Chrome
+from tests.harness import wait_until
 from tests.terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
@@ -219,8 +220,7 @@ def draw_page(path: Path, directory: Path) -> None:
             with urllib.request.urlopen(f"{address}{module}.html", timeout=60) as answer:
                 answer.read()
         program.send_signal(signal.SIGUSR1)
-        while not page.exists():
-            time.sleep(0.1)
+        wait_until(page.exists)
         page = page.rename(directory / "served.html")  # The end writes it anew
         program.communicate("quit\n")
     with Chrome(directory / "browser", 1280, 700, scale=1.5) as chrome:

@@ -12,6 +12,9 @@ from typing import Any, Final
 from tracelloc.errors import OutputError
 from tracelloc.text import clear_status, show_status
 
+# The name of the shell that restores the terminal if tracelloc is killed
+TERMINAL_GUARD: Final = "tracelloc-terminal"
+
 
 class _StandardOutput(io.FileIO):
     def write(self, data: Any) -> int:

@@ -113,8 +113,6 @@ def progress_of(text: str) -> Iterator[Progress]:
 
 
 NS_PER_S: Final = 1_000_000_000
-# The name of the shell that restores the terminal if tracelloc is killed
-TERMINAL_GUARD: Final = "tracelloc-terminal"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")

@@ -49,10 +49,10 @@ from textual.message import Message
 from textual.theme import Theme
 
 from tracelloc.show.filters.files import own_text
+from tracelloc.startup import TERMINAL_GUARD
 from tracelloc.system.invoker import invoker, rights_of
 from tracelloc.system.safefiles.resolve import directory_made
 from tracelloc.system.safefiles.writing import replace_file
-from tracelloc.text import TERMINAL_GUARD
 
 _PATIENCE_S: Final = 0.2
 _QUESTIONS: Final = b"\x1b]11;?\x1b\\\x1b[c"

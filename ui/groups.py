@@ -186,17 +186,17 @@ def _old_row(selection: ViewSelection, old: I64) -> tuple[I64, list[str]]:
 
 
 def with_one_old_row(
-    selection: ViewSelection, order: I64, values: I64 | None, *, descending: bool
+    selection: ViewSelection, order: I64, values: I64 | None, most: int, *, descending: bool
 ) -> Grouping:
-    """Replaces blocks from before tracing with one row. ``order``: the listed stacks.
+    """Replaces blocks from before tracing with one row. Returns about the first ``most`` rows.
 
-    ``values``: the figures that rows are sorted by and groups add up; None: there are none, and
-    the row stands where its first stack did.
+    ``order``: the listed stacks. ``values``: the figures that rows are sorted by and groups add
+    up; None: there are none, and the row stands where its first stack did.
     """
     are_old = _are_old(selection)[order]
     if are_old.sum() < 2:
-        return Grouping(order.tolist())
-    old, rest = order[are_old], order[~are_old]
+        return Grouping(order[:most].tolist())
+    old, rest = order[are_old], order[~are_old][:most]
     place = int(are_old.argmax())
     if values is not None:
         sign = -1 if descending else 1

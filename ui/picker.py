@@ -134,7 +134,8 @@ class PickerScreen(RefreshedScreen[list[ProcessInfo], int | None]):
     def show(self, found: list[ProcessInfo]) -> None:
         self._infos = found
         self._filter()
-        if self._refresh_s and not all(info.known for info in found):
+        # At once, but not for each process that starts now: a machine may start many.
+        if self._refresh_s and any(not one.known and one.age_s > self._refresh_s for one in found):
             self._look_again()
 
     @on(Input.Changed)

@@ -187,9 +187,9 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         ranks, weights = suspect_ranks(selection.snapshot), columns["change"][0]
         grouping = grouped(selection, _by_weight(selection), ranks, weights, MOST_ROWS)
     else:
-        stacks = _sorted_stacks(selection, columns)[:MOST_ROWS]
+        stacks, is_down = _sorted_stacks(selection, columns), sorting.descending
         values = columns[sorting.column][0] if sorting.column in ADDED else None
-        grouping = with_one_old_row(selection, stacks, values, descending=sorting.descending)
+        grouping = with_one_old_row(selection, stacks, values, MOST_ROWS, descending=is_down)
     order = grouping.order[:MOST_ROWS]
     cells = StackCells(selection, columns, grouping)
     why = "" if order else selection.why_empty

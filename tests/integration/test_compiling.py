@@ -142,12 +142,9 @@ def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(cache.iterdir())) == 2
 
 
-def test_without_a_cache_it_is_compiled(
-    compilations: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert SMALL.compile().programs
-    assert len(compilations) == 1
 
 
 DEEP = CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1)

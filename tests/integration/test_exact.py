@@ -6,7 +6,7 @@ import os
 import pytest
 
 from tests.harness import PRELOADED, Target, Targets, Tracelloc, traced
-from tests.integration.test_attach import HAS_MULTI
+from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
 
@@ -53,28 +53,15 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
     assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
 
 
-# Threads, seed, slots; the last one has more threads than the library has rings.
-CASES = (4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)
-LONG = {"multi", "preloaded", "injected"}
-
-
+@pytest.mark.parametrize("way", [*WAYS, *BY_LIBRARY])
 @pytest.mark.parametrize(
-    ("way", "case"),
+    ("threads", "seed", "slots"),
     [
-        pytest.param(
-            way, case, marks=[pytest.mark.long] * (way in LONG or case[0] == 300),
-            id="-".join(map(str, (*case, way))),
-        )
-        # How probes are attached makes no difference to what becomes of their events.
-        for way, cases in (("auto", CASES), ("multi", CASES[:3:2]), ("perf", CASES[3:5]),
-                           ("preloaded", CASES), ("injected", CASES))
-        for case in cases
+        (4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4),
+        pytest.param(300, 6, 3000, marks=pytest.mark.long),  # more than the library has rings
     ],
 )  # fmt: skip
-def test_books(targets: Targets, way: str, case: tuple[int, int, int]) -> None:
-    threads, seed, slots = case
-    if way == "multi" and not HAS_MULTI:
-        pytest.skip("uprobe_multi came with Linux 6.6")
+def test_books(targets: Targets, threads: int, seed: int, slots: int, way: str) -> None:
     target = begun(way, targets, "books", threads, OPERATIONS * 4 // threads, seed, slots)
     tracer = traced_by(way, target)
     books = json.loads(target.ask("run"))

@@ -30,7 +30,7 @@ PYTHON = "/usr/bin/python3"
 FIRST_SIZE = 1 << 24
 KINDS = (
     "nested", "generators", "comprehensions", "callbacks", "properties", "coroutines", "threads",
-    "exceptions", "odd", "recursion",
+    "exceptions", "odd", "recursion",  # The last one: what it counts as uneven stays
 )  # fmt: skip
 Lines = list[tuple[str, str, int]]
 GONE = "gone"

@@ -3,17 +3,15 @@
 import re
 import shlex
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 import pytest
 
-from tests.commands import outcome
+from tests.commands import background, outcome, run
 from tests.harness import PATIENCE_S, wait_until
 from tracelloc.show import manual
 
@@ -44,21 +42,17 @@ def command(start: str, target: int) -> list[str]:
 @contextmanager
 def place_with(source: str, build: str, place: Path) -> Iterator[Callable[..., Popen[bytes]]]:
     """Builds a program; yields what starts commands beside it. All are ended in the end."""
-    words, started = shlex.split(build), list[Popen[bytes]]()
+    words = shlex.split(build)
     (place / words[-1]).write_text(source)
-    subprocess.run(words, cwd=place, check=True, timeout=PATIENCE_S)
+    run(*words, cwd=place)
+    with ExitStack() as stack:
 
-    def start(*words: str, log: str = "out.txt") -> Popen[bytes]:
-        with (place / log).open("wb") as out:
-            started.append(Popen(words, cwd=place, stdin=DEVNULL, stdout=out, stderr=DEVNULL))
-        return started[-1]
+        def start(*words: str, log: str = "out.txt") -> Popen[bytes]:
+            out = stack.enter_context((place / log).open("wb"))
+            options = {"cwd": place, "stdin": DEVNULL, "stdout": out, "stderr": DEVNULL}
+            return stack.enter_context(background(*words, **options))
 
-    try:
         yield start
-    finally:
-        for process in started:
-            process.kill()
-            process.wait(PATIENCE_S)
 
 
 def without_numbers(text: str, directory: str) -> list[str]:
@@ -69,14 +63,6 @@ def without_numbers(text: str, directory: str) -> list[str]:
     text = re.sub(r"(?<==)(\d+[ms])+|\+?[\d,.]+ ?([KM]iB|B)\b", "N", text)
     lines = re.sub(r"(?<![\w.])[\d,.]*\d\b(?! (frame|bytes))", "N", text).rstrip().splitlines()
     return [re.sub(" +", " ", line) for line in lines]
-
-
-def awaited(find: Callable[[], str], patience_s: float) -> str:
-    deadline = time.monotonic() + patience_s
-    while not (found := find()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found
 
 
 def suspect_of(log: str, verdict: str) -> list[str]:
@@ -110,7 +96,7 @@ def test_the_tutorial_is_as_shown(tmp_path: Path) -> None:
             log = (tmp_path / "log.txt").read_text()
             return log if suspect_of(log, "leaking") and suspect_of(log, growth) else ""
 
-        log = awaited(judged, VERDICT_S + 60)
+        log = wait_until(judged, patience_s=VERDICT_S + 60)
     assert suspect_of(log, "leaking")[0] == leaking[0]
     assert "unreachable: no pointer to them is left" in suspect_of(log, "leaking")[1]
     assert suspect_of(log, growth) == growing
@@ -136,7 +122,9 @@ def test_the_first_leak_is_as_shown(tmp_path: Path) -> None:
             if "there may be more" not in done.stdout:
                 break
         assert without_numbers(done.stdout, str(tmp_path)) == without_numbers(lost, "/tmp/shop")
-        found = awaited(lambda: verdict_of((tmp_path / "log.txt").read_text()), VERDICT_S)
+        found = wait_until(
+            lambda: verdict_of((tmp_path / "log.txt").read_text()), patience_s=VERDICT_S
+        )
         assert without_numbers(found, str(tmp_path)) == without_numbers(verdict, "/tmp/shop")
         assert "at=shop.c:7\n" in found
         trace.send_signal(signal.SIGINT)

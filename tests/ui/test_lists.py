@@ -20,7 +20,7 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tests.ui.source import FakeSource, live, on_live_screen, press, settle
+from tests.ui.source import FakeSource, live, on_live_screen, press, settle, until
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
@@ -108,11 +108,7 @@ async def click(app: LiveApp, pilot: Pilot[int], rows: LineView[Any]) -> None:
     fits = rows.row_count() <= rows.page_rows
     for _ in range(5):
         await pilot._post_mouse_events([MouseScrollDown], offset=(20, top + 1))
-    for _ in range(1000):  # it scrolls smoothly
-        await settle(app, pilot)
-        if fits or rows.scroll_offset.y:
-            break
-        await pilot.pause(0.01)
+    await until(app, pilot, lambda: fits or rows.scroll_offset.y > 0)  # it scrolls smoothly
     assert rows.cursor == 2
     assert (rows.scroll_offset.y == 0) == fits
     await press(app, pilot, "home")

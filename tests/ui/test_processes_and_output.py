@@ -82,6 +82,7 @@ async def test_one_process_is_shown_and_others_are_a_key_away(
     await press(app, pilot, "S")
     assert app.state.settings.sorting.descending is False
     await press(app, pilot, "9", "end", "enter")
+    assert app.state.settings.process == 5
     source.others = ()
     await tick(app, pilot)
     assert app.state.picture.snapshot.target.number == 0

@@ -2,20 +2,23 @@
 
 import ast
 import re
+import shlex
 import sys
 from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.commands import outcome
 from tests.harness import ROOT
-from tests.options import actions_of
+from tests.options import actions_of, parse_options
 from tests.unit.test_architecture import MODULES
+from tracelloc.command.commandline import split_command
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.parser import build_parser, subcommand_parser
-from tracelloc.command.subcommands import all_subcommands, subcommand_names
+from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
 from tracelloc.machine import processes
 from tracelloc.machine.machinewatch import MOST_NAMES
 from tracelloc.model.verdicts import Verdict
@@ -40,6 +43,10 @@ DOCS = ROOT / "tracelloc" / "docs"
 GITHUB = [ROOT / ".github" / f"{name}.md" for name in ("CONTRIBUTING", "DESIGN", "SECURITY")]
 PAGES = [ROOT / "README.md", *GITHUB, *sorted(DOCS.glob("*.md"))]
 ids = [page.stem for page in PAGES]
+STAND_INS = {"PID": "1", "TOPIC": "glossary", "SHELL": "bash"}
+SHELL = {"|", "&&", "&", ";", ">", "\\", "#"}
+# Command lines that are named, not shown.
+SPOKEN_OF = ["diff"], ["heap"], ["holders"], ["leaks"], ["objects"], ["symbols"]
 # Options of other programs.
 OF_OTHERS = {
     "--basetemp", "--bashrc", "--check", "--dist", "--foreground", "--format", "--global",
@@ -55,6 +62,38 @@ def fenced(text: str) -> Iterator[str]:
     for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         if kind in ("sh", "ini"):
             yield from block.splitlines()
+
+
+def words_of(text: str) -> Iterator[list[str]]:
+    """The words after ``tracelloc`` of each command line."""
+    inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
+    for line in [*fenced(text), *inline]:
+        words = shlex.split(re.sub(r"\$\(pidof \w+\)", "1", line), comments=True)
+        for at, word in enumerate(words):
+            # In front of it: sudo, a path, or another program that is given a command.
+            if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
+                end = next((n for n, w in enumerate(words) if n > at and w in SHELL), None)
+                found = [STAND_INS.get(w, w) for w in words[at + 1 : end] if w != "…"]
+                if found not in SPOKEN_OF:
+                    yield found
+                break
+
+
+def test_commands_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that no test runs."""
+    every = [words for page in PAGES for words in words_of(page.read_text())]
+    assert len(every) > 45
+    for words in every:
+        if words and words[0] in subcommand_names():
+            subcommand = find_subcommand(words[0])
+            options = split_command(words[1:])[0] if subcommand.takes_command else words[1:]
+            subcommand_parser(subcommand).parse_args(options)
+        elif {"--help", "--help-all", "--version"} & set(words):
+            with pytest.raises(SystemExit, match="0"):
+                parse_options(words)
+        elif words:
+            with suppress(processes.NoGroupError):  # groups of other machines
+                parse_options(words, terminal=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
@@ -121,6 +160,10 @@ def test_pages_are_short() -> None:
     assert sum(text.count("\n") for text in texts) <= 2400
     prose = re.sub(r"```.*?```", "", "".join(texts), flags=re.DOTALL).splitlines()
     assert max(len(line) for line in prose if line[:1] not in "|![") <= 120
+    design = (ROOT / ".github" / "DESIGN.md").read_text()
+    assert len(re.findall(r"`[a-z]+(?:/[a-z_]+)*/?(?:\.py|\.h|\.bpf\.c)?`", design)) > 50
+    readme = (ROOT / "README.md").read_text()
+    assert all(words in readme for words in ("make install", "make test"))
 
 
 def test_topics_are_the_files() -> None:

@@ -144,7 +144,7 @@ class Architecture:
     ends_in_call: Callable[[bytes], bool]  # Returns whether code bytes end with a call instruction
     system_calls: SystemCallTable
     system_call_code: bytes
-    return_code: bytes
+    return_instruction: bytes  # The one without operands
     filter_call_code: re.Pattern[bytes]  # A move of prctl(2)'s or seccomp(2)'s number
     # Native code of BPF programs that have a private stack per processor; None: not known.
     private_stack_code: re.Pattern[bytes] | None

@@ -164,7 +164,7 @@ X86_64: Final = description.Architecture(
     ends_in_call=ends_in_call,
     system_calls=description.SystemCallTable(0xC000003E, 466, _NUMBERS, range(335, 387)),
     system_call_code=b"\x0f\x05",
-    return_code=b"\xc3",
+    return_instruction=b"\xc3",
     filter_call_code=re.compile(
         rb"(?:[\xb8-\xbf]|\xc7[\xc0-\xc7])(?:\x9d\0\0\0|\x3d\x01\0\0)", re.DOTALL
     ),

@@ -81,7 +81,7 @@ def choose_process(*, plain: bool, note: str = "") -> int | None:
 
     prepare_screens(plain=plain)
     with restored_terminal():
-        return ScreenApp(PickerScreen(ProcessScan().look, note=note)).run()
+        return ScreenApp(PickerScreen(ProcessScan().list_at_once, note=note)).run()
 
 
 def settle_target(given: Options) -> None:

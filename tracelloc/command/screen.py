@@ -51,7 +51,7 @@ class LiveSource:
         self.filters = run.namers.filters
         self.invoker = invoker
         self.last_output = None if terminal is None else terminal.last_output
-        self.list_processes = ProcessScan().look
+        self.list_processes = ProcessScan().list_at_once
         self.namer = run.namers.namer_of
         self.ring_share = run.session.take_ring_share
         self.has_many = run.options.trace.follow

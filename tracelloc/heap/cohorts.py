@@ -133,7 +133,10 @@ class Population:
         return self._with(lambda column: column[rows])
 
     def sums(self, rows: Stacks, starts: Stacks) -> Population:
-        """Adds sites up: stretch n of ``rows`` begins at ``starts[n]``. Floors are bounds."""
+        """Adds sites up: stretch n of ``rows`` begins at ``starts[n]``.
+
+        The sum of floors is a lower bound of the sum's floor.
+        """
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
@@ -182,7 +185,10 @@ class Census:
     def totals_of_groups(
         self, order: Stacks, starts: Stacks, ends: Stacks
     ) -> Generator[None, None, Population]:
-        """Adds up stacks ``order[starts[n]:ends[n]]`` as site n; yields after each table."""
+        """Adds stacks up into sites: site n is the stacks ``order[starts[n]:ends[n]]``.
+
+        Yields after each table, so that other work can run. Stretches may overlap.
+        """
         summed = []
         for name in _TABLES:
             table = getattr(self, name)
@@ -208,7 +214,8 @@ class Cohorts:
         self._load = np.zeros(SLICES, np.int64)
         self._unmatched = np.zeros(SLICES, np.int64)
         self.version = 0  # Changes whenever slices or rows change
-        self.unfinished: Callable[[], list[tuple[int, int]]] = list  # Blocks being reallocated
+        # (stack, bytes) of each block that is being reallocated: it is in no total.
+        self.unfinished: Callable[[], list[tuple[int, int]]] = list
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began, CLOCK_MONOTONIC. Call it before the first event, if at all."""

@@ -32,7 +32,8 @@ class Stacks(CallStacks):
             self._starts = like._starts[: len(like)].copy()
             self._depths = like._depths[: len(like)].copy()
             self._flags = like._flags[: len(like)].copy()
-            self._frames = like._frames[: like._used]  # Full: the first addition replaces it
+            # Shared, without a free end: the first addition replaces it by a larger copy.
+            self._frames = like._frames[: like._used]
             self._count, self._used = len(self._starts), len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._indexed = self._count  # Stacks from this index on are not in `_index_of_frames` yet

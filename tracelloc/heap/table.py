@@ -265,7 +265,10 @@ class LiveTable:
         return weighed_blocks(raw) if self.totals.sample_bytes == GIVEN else raw
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
-        """Returns the slot to go on from (None: done), and blocks; moving ones may repeat."""
+        """Returns the slot to go on from (None: done), and blocks allocated by ``born_by_ns``.
+
+        Blocks that move between two calls may be returned twice or not at all.
+        """
         blocks = Blocks.empty(max(most, _LEAST_SOME))
         at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, True, *blocks.columns())
         return (at if at < self._core.room else None), self._told_apart(blocks.select(slice(count)))

@@ -123,7 +123,10 @@ class SearchComparison:
         self, *, swapped_bytes: int = 0, kernel_queue: str = "",
         objects: Mapping[int, int] = NO_OBJECTS,
     ) -> SearchResult:  # fmt: skip
-        """Returns the result, after all old blocks: others count as freed. Changes nothing."""
+        """Returns the result. All old blocks must have been added: missing ones count as freed.
+
+        Changes nothing, so that only ``accept`` needs the lock if one thread calls both.
+        """
         last, newest_ns = self.last, self.last.newest_ns
         said = np.where(self._is_there, last.said, 0).astype(np.uint8)
         blocks = last.blocks

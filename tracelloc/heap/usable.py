@@ -70,7 +70,8 @@ def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
 
 def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, bool]:
     allocator, library = pair
-    in_c_library = is_c_library(allocator.file)  # Dynamic linkers have their own, for before
+    # Dynamic linkers have their own malloc for the time before the C library's.
+    in_c_library = is_c_library(allocator.file)
     is_loaders = in_c_library and library is MallocLibrary.OTHER
     return allocator.family != LIBC_FAMILY, in_c_library, is_loaders
 

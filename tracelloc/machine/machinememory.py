@@ -179,9 +179,12 @@ class GrowthHistory:
 
     def add(self, time_s: float) -> int:
         """Returns a new row, whose first figures will be recorded for ``time_s``."""
-        row = self._free.pop() if self._free else len(self._born)
-        self._born[row : row + 1] = [time_s]
-        return row
+        if self._free:
+            row = self._free.pop()
+            self._born[row] = time_s
+            return row
+        self._born.append(time_s)
+        return len(self._born) - 1
 
     def remove(self, row: int) -> None:
         self._free.append(row)

@@ -22,6 +22,7 @@ from tracelloc.machine import machinememory
 from tracelloc.record.process.identity import command_line, user_name
 from tracelloc.record.process.procfs import PROC, Process
 from tracelloc.record.process.residency import read_pss
+from tracelloc.startup import TERMINAL_GUARD
 from tracelloc.system.confined import CONFINE
 from tracelloc.system.groupnames import GroupNames
 from tracelloc.system.memorylimits import (
@@ -33,7 +34,7 @@ from tracelloc.system.memorylimits import (
     memory_group,
     numbers_in,
 )
-from tracelloc.text import TERMINAL_GUARD, printable
+from tracelloc.text import printable
 
 
 class NoGroupError(TargetError):

@@ -327,7 +327,9 @@ class BlockHolders:
     unreached: BlockSum  # The part of `blocks` to which no path leads
     retained: BlockSum  # Blocks to which all paths lead through any of `blocks`, these included
     paths: tuple[HolderPath, ...]  # Most blocks first; several may hold a block
-    keepers: tuple[Keeper, ...]  # The last root, and block, that keep most; none if several share
+    # The root, and the last block on the way, through which all paths to most of `blocks` lead.
+    # Empty if there is none: several roots share the blocks.
+    keepers: tuple[Keeper, ...]
     more_paths: int = 0  # Number of further paths, not in `paths`
     is_sample: bool = False  # Whether only some were asked about: `paths` count theirs
 

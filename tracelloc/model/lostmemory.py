@@ -9,7 +9,10 @@ from tracelloc.model.blocks import BlockSum
 
 
 class Shape(Enum):
-    """How nodes point to each other: a lost structure's blocks like its first one."""
+    """How the blocks of a lost structure point to each other.
+
+    Nodes are the structure's first block and all blocks of its size and class.
+    """
 
     BLOCK = "block"  # One node
     LIST = "list"

@@ -109,13 +109,16 @@ def find_topic(word: str) -> str:
     close = [name for name in known if name.startswith(lower)]
     if len({ALIASES.get(name, name) for name in close}) == 1:
         return close[0]
-    whole = re.compile(rf"(?<!\w){re.escape(lower)}s?(?!\w)", re.IGNORECASE)
-    counts = {topic: len(whole.findall(text_of(topic))) for topic in topics()}
-    most = sorted(counts, key=counts.__getitem__)[:-4:-1]
     meant = "tracelloc help lists the topics"
-    if found := ", ".join(topic for topic in most if counts[topic] and not close):
-        meant = f"the word is in {found}"
-    elif close := close or get_close_matches(lower, known):
+    if not close:
+        whole = re.compile(rf"(?<!\w){re.escape(lower)}s?(?!\w)", re.IGNORECASE)
+        counts = {topic: len(whole.findall(text_of(topic))) for topic in topics()}
+        most = sorted(counts, key=counts.__getitem__)[:-4:-1]
+        if found := ", ".join(topic for topic in most if counts[topic]):
+            meant = f"the word is in {found}"
+        else:
+            close = get_close_matches(lower, known)
+    if close:
         meant = f"did you mean {' or '.join(close[:4])}?"
     raise ValueError(f"there is no topic {word!r}; {meant}")
 

@@ -108,7 +108,7 @@ def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
     if sites.rising_only[row]:
         return _why_rising(sites, row)
     if sites.replaces_old[row]:
-        return "as many blocks from before tracing are freed, so it may be a cache that was full"
+        return "as many blocks from before tracing are freed: it may be a cache that was full then"
     if sites.verdict_in_s[row] > 0:
         return f"verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
     if sites.asked[row]:

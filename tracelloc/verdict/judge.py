@@ -172,7 +172,10 @@ class Judge:
         return [group for group in found if group is not None]
 
     def _joined(self, rows: Rows, parts: Sites, look: JudgedStacks) -> Group | None:
-        """Returns stacks (``rows``) judged as one site, by leaking ``parts``; None: no growth."""
+        """Returns a group of stacks (``rows``), judged as one site; None if that doesn't grow.
+
+        ``parts``: the stacks and smaller groups; if one of these leaks, the group does.
+        """
         census, around = look.census, look.circumstances
         floor = around.loss_floor[rows].max(keepdims=True)
         one = census.survivors_by_age(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
@@ -202,7 +205,10 @@ def _unread(unreachable: UnreachableBlocks | None) -> tuple[int, str]:
 
 
 def _withheld(sites: Sites, stacks: CallStacks, *, is_sure: bool) -> tuple[Sites, Mask]:
-    """Withholds verdicts on stacks that are no call sites, a mask of which it returns, too."""
+    """Withholds verdicts on stacks that are no call sites. Also returns a mask of these stacks.
+
+    ``is_sure``: whether blocks that nothing points to are surely lost.
+    """
     count = len(sites)
     # Stacks of which only the id is known may also stand for many call sites.
     is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]

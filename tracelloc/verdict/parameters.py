@@ -63,7 +63,9 @@ class VerdictParameters:
     # Lost blocks for the verdict "lost", of sites that do not grow or are from before tracing.
     lost_least: int = 8
     lost_share: float = 0.02  # Lost blocks for that, as a share of all
-    unreachable_mostly: float = 0.25  # Lost/kept blocks: so many, and stale words hold the others
+    # Lost blocks, as a share of the kept ones, from which all kept ones count as the leak: stale
+    # memory contents may look like pointers to the others.
+    unreachable_mostly: float = 0.25
     unreachable_collected: float = 0.5  # With a collector: least lost/kept bytes, in the older half
     unreachable_parts: int = 6  # Parts of the time since the first loss
     unreachable_least_parts: int = 3  # Parts in which blocks were lost
@@ -115,7 +117,8 @@ class VerdictParameters:
     container_least_kept: float = 0.98  # Share of its most bytes that it never falls below
     container_even_rise: float = 0.5  # Least share of an even rise in each quarter of the time
     container_step: float = 1.2  # Least factor of a step of one that grows by factors
-    container_pause: float = 2.5  # Pauses before the last step's: it grows by two or less
+    # The longest pause after the last step, in pauses before it: it grows by two or less.
+    container_pause: float = 2.5
     container_confidence: float = 0.5
     start_up_s: float = 15.0  # Seconds: the shortest start-up
     start_up_part: float = 0.15  # Share of the time watched that is start-up, if that is longer
@@ -128,7 +131,9 @@ class VerdictParameters:
     unclear_age_s: float = 10.0  # Seconds: older blocks are old survivors if no tail was found
     unclear_least_old: int = 2  # Old survivors from which a site is not yet called innocent
     unclear_below_old: int = 12  # Old survivors that suffice to judge a site
-    old_cache_frees: float = 0.5  # Per survivor: what a cache that was full before replaces
+    # Frees of blocks from before tracing per survivor: the site may be a cache that was full when
+    # tracing began, as the blocks that it replaces were never seen to be allocated.
+    old_cache_frees: float = 0.5
     lost_events_confidence: float = 0.7  # Factor of the confidence once events were lost
     sampling_confidence_loss: float = 0.5  # In relative errors of n samples, 1 / sqrt(n)
     lifetime_quantile: float = 0.99  # Of freed blocks: within the reported lifetime
@@ -145,7 +150,7 @@ class VerdictParameters:
     # Verdicts over time, and their order (``findings``).
 
     hold_ns: int = 9 * NS_PER_S  # Nanoseconds between the two looks at which a leak has to hold
-    lapse_ns: int = 60 * NS_PER_S  # For which a leak in bursts may look uneven
+    lapse_ns: int = 60 * NS_PER_S  # For which a leak in bursts may look uneven, or it is retracted
     so_far_s: float = 180.0  # Seconds: before, reassuring verdicts say "so far"
     fall_least_share: float = 0.25  # Of its bytes, lost in a minute: it grows no longer
     suspect_least_confidence: float = 0.1  # Confidence from which a growing site is a suspect

@@ -13,7 +13,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import Totals
 from tracelloc.text import NS_PER_S
 
-LONG_S = 8_000
+LONG_S = 20_000
 
 
 def whole(rows: CounterRows) -> np.ndarray:  # type: ignore[type-arg]

@@ -22,9 +22,9 @@ from tracelloc.machine.machinememory import (
     machine_lines,
 )
 from tracelloc.machine.processes import GroupReader, ProcessReader, find_group
+from tracelloc.startup import TERMINAL_GUARD
 from tracelloc.system.confined import CONFINE
 from tracelloc.system.groupnames import GroupNames
-from tracelloc.text import TERMINAL_GUARD
 
 KIB, MIB = 1 << 10, 1 << 20
 STATUS = """Name:\t{name}

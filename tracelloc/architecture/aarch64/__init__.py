@@ -138,7 +138,7 @@ AARCH64: Final = description.Architecture(
     ends_in_call=ends_in_call,
     system_calls=description.SystemCallTable(0xC00000B7, 466, _NUMBERS, range(295, 403)),
     system_call_code=b"\x01\0\0\xd4",
-    return_code=b"\xc0\x03\x5f\xd6",
+    return_instruction=b"\xc0\x03\x5f\xd6",
     # mov xN or wN, #167 or #277
     filter_call_code=re.compile(rb"(?:[\xe0-\xff]\x14|[\xa0-\xbf]\x22)\x80[\x52\xd2]", re.DOTALL),
     private_stack_code=None,

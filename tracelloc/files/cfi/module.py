@@ -223,7 +223,8 @@ class Cfi:
     def call_sites(self) -> U64:
         """Returns the address of the last byte of each apparent call, sorted, for ``rows``.
 
-        Searches only between the first and the last function with call-frame information.
+        Data may look like calls, too. Searches only between the first and the last function with
+        call-frame information.
         """
         start, end = self._covered()
         targets = self._call_targets(start, end)

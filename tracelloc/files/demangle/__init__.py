@@ -113,8 +113,11 @@ def _read(name: str) -> str | None:
 
 def _filled_in(text: str, arguments: str) -> str:
     """Puts arguments in place of ``T`` and ``A`` in ``alloc::vec::Vec<T,A>::push``."""
-    found, given = _PARAMETERS.search(text), split_arguments(arguments)
-    if found is None or len(given) < (count := found[0].count(",") + 1):
+    found = _PARAMETERS.search(text)
+    if found is None:
+        return text
+    count, given = found[0].count(",") + 1, split_arguments(arguments)
+    if len(given) < count:
         return text
     return f"{text[: found.start() + 1]}{', '.join(given[:count])}{text[found.end() - 1 :]}"
 

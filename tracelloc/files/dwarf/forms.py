@@ -21,7 +21,7 @@ U64: Final = struct.Struct("<Q")
 
 _LONGEST_LEB_BYTES: Final = 10  # Enough for 64 bits. Longer ones are padding or an attack.
 _LONGEST_STRING_BYTES: Final = 1 << 14
-TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)  # Where linkers discard code
+TOMBSTONES: Final = (0, 1, (1 << 64) - 1, (1 << 64) - 2)  # Addresses given to discarded code
 
 
 class DwarfError(Exception):

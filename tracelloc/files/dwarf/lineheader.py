@@ -94,19 +94,21 @@ def _old_tables(data: bytes, at: int) -> tuple[list[_Name], list[_Name]]:
     """Reads the tables of DWARF 2 to 4: inline names, ended by an empty one."""
     directories: list[_Name] = []
     files: list[_Name] = []
-    for names in (directories, files):
-        while True:
-            text, at = string_in(data, at)
-            if not text:
-                break
-            directory = 0
-            if names is files:
-                directory, at = uleb(data, at)
-                for _ in ("time of last change", "size"):
-                    _, at = uleb(data, at)
-            names.append(_Name(text, forms.STRING, directory))
-            _check_count(len(names))
-    return directories, files
+    while True:
+        text, at = string_in(data, at)
+        if not text:
+            break
+        directories.append(_Name(text, forms.STRING, 0))
+        _check_count(len(directories))
+    while True:
+        text, at = string_in(data, at)
+        if not text:
+            return directories, files
+        directory, at = uleb(data, at)
+        _, at = uleb(data, at)  # time of last change
+        _, at = uleb(data, at)  # size
+        files.append(_Name(text, forms.STRING, directory))
+        _check_count(len(files))
 
 
 def _table(data: bytes, at: int, encoding: Encoding) -> tuple[list[_Name], int]:

@@ -42,7 +42,8 @@ class VariableReader:
         if found is None:
             return None, None
         unit, file, line = found
-        return self._file_name(unit, file), line or None
+        path = self._file_name(unit, file)
+        return path, (line or None) if path else None
 
     def _read_all(self, found: dict[int, tuple[DebugUnit, int, int]]) -> None:
         for unit in self._info.units:

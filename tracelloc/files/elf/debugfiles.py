@@ -160,17 +160,24 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int
     """Yields descriptors of the file under every root that has it, if it looks like ELF."""
     seen: set[tuple[int, int]] = set()
     for root in roots:
-        with suppress(OSError):
+        try:
             descriptor = syscalls.open_inside(root, str(name))
-            status, head = os.fstat(descriptor), b""
-            with suppress(OSError):
-                head = os.pread(descriptor, len(_MAGIC), 0)
-            # Workers get no other files.
-            if head == _MAGIC and (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
-                yield descriptor
-            else:
-                os.close(descriptor)
+        except OSError:
+            continue
+        status = os.fstat(descriptor)
+        identity = status.st_dev, status.st_ino
+        if identity in seen or not _is_elf(descriptor):
+            os.close(descriptor)
+            continue
+        seen.add(identity)
+        yield descriptor
+
+
+def _is_elf(descriptor: int) -> bool:
+    """Whether a file begins like an ELF file. Workers get no other files."""
+    with suppress(OSError):
+        return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
+    return False
 
 
 def _checksum(elf: ElfFile) -> int | None:

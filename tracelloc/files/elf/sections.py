@@ -95,10 +95,11 @@ class ElfSection:
 
     def _decompress(self, stored: bytes) -> bytes:
         try:
-            # One more than promised, so that too much is noticed without being unpacked.
-            inflate = zlib.decompressobj().decompress
-            zlibs = self._method == _ZLIB
-            data = inflate(stored, self.size + 1) if zlibs else unzstd(stored, self.size)
+            if self._method == _ZLIB:
+                # One more than promised, so that too much is noticed without being unpacked.
+                data = zlib.decompressobj().decompress(stored, self.size + 1)
+            else:
+                data = unzstd(stored, self.size)
         except SectionError:
             raise
         except Exception as error:  # zlib's or zstandard's own
@@ -115,7 +116,10 @@ def load_zstd() -> None:
 
 
 def unzstd(stored: bytes, size: int) -> bytes:
-    """Decompresses zstd data, of several frames: at most one byte more than ``size``."""
+    """Decompresses zstd data, which may have several frames: at most one byte more than ``size``.
+
+    Raises SectionError without the decompressor, and its own errors for damaged data.
+    """
     try:
         zstandard = importlib.import_module("zstandard")
     except (ImportError, PermissionError):  # workers may not open files: it was not there before

@@ -188,15 +188,15 @@ class SymbolTable:
 
     def __init__(self, tables: Sequence[RawTable], kinds: tuple[int, ...] = FUNCTIONS) -> None:
         self._tables = tables
-        entries = [np.empty(0, np.int64)]
-        for table in tables:
+        entries, numbers = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+        for number, table in enumerate(tables):
             is_wanted = np.isin(table.symbols["info"] & 0xF, kinds)
             kept = np.flatnonzero(is_wanted & (table.symbols["section"] != _SHN_UNDEF))
             # In damaged files; they would hide those that have names.
-            entries.append(kept[table.names.is_named(table.symbols["name"][kept])])
-        self._entry = np.concatenate(entries)
-        numbers = np.arange(-1, len(tables)).astype(np.uint8)  # The first part is empty
-        self._table = np.repeat(numbers, [len(each) for each in entries])
+            kept = kept[table.names.is_named(table.symbols["name"][kept])]
+            entries.append(kept)
+            numbers.append(np.full(len(kept), number, np.uint8))
+        self._entry, self._table = np.concatenate(entries), np.concatenate(numbers)
         value, size = self._column("value"), self._column("size")
         rank = _STB_RANK[self._column("info").astype(np.uint8) >> 4]
         # At one address: the best-bound name last, so that a search from the right finds it.

@@ -31,7 +31,8 @@ def thread_cache_drain(
 ) -> int | None:
     """Finds the one function that frees thread caches; None if not exactly one matches.
 
-    ``frees``: addresses of free; ``start_of``: returns where an address's function starts.
+    ``frees``: addresses of free; ``start_of``: returns where an address's function starts. Raises
+    OSError.
     """
     places = _PLACES.get(elf_architecture(elf.machine))
     found = set()

@@ -211,6 +211,7 @@ class ObjectsFacet(Facet[ObjectFindings]):
         return next((each for each in found if each is not None), None)
 
     def accept(self, result: ObjectFindings) -> None:
+        """Joins findings with call stacks at once: tables move whenever they grow."""
         self._stacks.join(result, self.process.heap)
         self.result = self._stacks.findings
 

@@ -249,6 +249,7 @@ def _mark_cached(
     """Marks regions in caches as free; returns their stacks, and how many are of no one size."""
     stacks: list[tuple[int, int]] = []
     changed = 0
+    read_bins = _counted_bins if layout.counts_cached else _bins
     for region in regions:
         if region.inode or region.rights[:2] != "rw" or region.path.startswith("["):
             continue
@@ -258,7 +259,7 @@ def _mark_cached(
                 words = reader.words(at, min(_SCAN_BYTES + 16, last - at))
                 if len(words) < 3:
                     continue
-                head, left, span, good = (_counted_bins if layout.counts_cached else _bins)(words)
+                head, left, span, good = read_bins(words)
                 good &= may_lead_on(head, reader) & (head & np.uint64(7) == 0)
                 sure = set()
                 for n in np.flatnonzero(good & (left > 0)).tolist():

@@ -33,7 +33,8 @@ _STATE_BYTES: Final = {112: 2200, 24: 2112}  # sizeof(malloc_state), by what is 
 _NONCONTIGUOUS: Final = 2  # In `malloc_state.flags`: it has memory that is not from brk(2)
 _MOST_ARENAS: Final = 4096
 _MOST_FOUND: Final = 1024
-_FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}  # (main arena, bytes before bins)
+# (main arena, bytes before its bins), by process and C library
+_FOUND: Final[dict[tuple[object, ...], tuple[int, int]]] = {}
 _MOST_DATA_BYTES: Final = 64 << 20
 # HEAP_MAX_SIZE, and 4 huge pages of 2 MiB, 32 MiB and 1 GiB (glibc.malloc.hugetlb=2).
 _LARGEST_HEAPS: Final = tuple(mib << 20 for mib in (64, 8, 128, 4096))
@@ -128,9 +129,10 @@ def _find_bins(reader: PieceReader, region: Region, regions: list[Region]) -> li
         others = np.append(0, np.cumsum(~may_be[parity::2]))
         whole = others[_BINS:] == others[:-_BINS]
         fits[parity::2][: len(whole)] = whole
+    starts = np.flatnonzero(fits[2 : max(2, len(words) - 2 * _BINS - 11)]) + 2
     return [
         region.start + 8 * at
-        for at in (np.flatnonzero(fits[2 : max(2, len(words) - 2 * _BINS - 11)]) + 2).tolist()
+        for at in starts.tolist()
         if np.count_nonzero(empty[at : at + 2 * _BINS : 2]) >= _LEAST_EMPTY
         or _are_bins(reader, own[at : at + 2 * _BINS : 2], words[at : at + 2 * _BINS])
     ]
@@ -190,7 +192,10 @@ def find_parameters(
     found = list[tuple[bool, bool, int, int]]()
     for at in np.flatnonzero(good[2:]).tolist():
         base, bin_count, most_bytes = words[at + 2 : at + 5].tolist()
-        if heap[0].start <= base < heap[-1].end if heap else base == 0 and bin_count == 64:
+        is_base = base == 0 and bin_count == 64
+        if heap:
+            is_base = heap[0].start <= base < heap[-1].end
+        if is_base:
             is_first = bool(heap) and base == heap[0].start
             # request2size, csize2tidx
             fits = bin_count == (max(most_bytes + 23, 32) // 16 * 16 - 17) // 16 + 1

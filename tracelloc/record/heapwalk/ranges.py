@@ -58,7 +58,10 @@ class BlockRanges:
 
     @classmethod
     def some_in_use(cls, heap: WalkedHeap, *, forget: bool = False) -> Iterator[BlockRanges]:
-        """Yields all blocks in use, some at a time; ``forget``: the heap drops them."""
+        """Yields all blocks in use by address, some at a time.
+
+        ``forget``: the heap keeps only where it had blocks.
+        """
         for arena, part in sorted(heap.parts(), key=lambda row: row[1].span):
             for entries in part.some():
                 yield cls._of(entries, user_offset(arena))

@@ -281,7 +281,10 @@ class Capture:
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
-        """Takes what the probes say of a thread's child; None: not live, or it is not traced."""
+        """Takes the probes' record of the stopped process that a thread has forked.
+
+        None if probes were not live, or the parent is not traced. Only if children are followed.
+        """
         said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
         return None if said is None else abi.ForkFlag(said)
 
@@ -327,8 +330,10 @@ class Capture:
 
     def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
         """Makes the probes of a sampled trace report frees of these blocks, too."""
-        for address in addresses.tolist() if self.config.sample_bytes is not None else ():
-            set_entry(self._bpf.map_fd("sampled"), ctypes.c_uint64(address), ctypes.c_uint64(0))
+        if self.config.sample_bytes is not None:
+            sampled = self._bpf.map_fd("sampled")
+            for address in addresses.tolist():
+                set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
 
     def close(self) -> None:
         self._drain.close()

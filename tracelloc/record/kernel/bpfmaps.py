@@ -172,6 +172,7 @@ class GracePeriod:
             raise
 
     def wait(self) -> None:
+        """Waits until all BPF programs that run now have ended. Raises OSError."""
         set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
 
     def close(self) -> None:

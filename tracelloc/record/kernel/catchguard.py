@@ -20,7 +20,8 @@ class Attributes(ctypes.Structure):
     """``union bpf_attr``, elements of maps. Without a key, the first key follows."""
 
     _fields_ = (
-        ("map_fd", ctypes.c_uint32), *((n, ctypes.c_uint64) for n in ("key", "next_key", "flags")),
+        ("map_fd", ctypes.c_uint32), ("key", ctypes.c_uint64), ("next_key", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
     )  # fmt: skip
 
 

@@ -273,7 +273,8 @@ class OverheadWatch:
         try:
             if self._account is not None:
                 self._keep_account(self._account)
-            while self._account is None and not self._stopping.is_set():
+                return
+            while not self._stopping.is_set():
                 costs = self._trap_costs()
                 with statistics():
                     meter = self._meter()

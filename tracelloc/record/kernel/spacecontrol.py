@@ -91,7 +91,10 @@ class SpaceControl:
         self._words["trampoline"][0] = address
 
     def set_loader(self, state: int, library: int) -> None:
-        """Sets where the loader's state is (``r_debug.r_state``), and its last lasting record."""
+        """Sets the addresses of the loader's state (``r_debug.r_state``, link.h) and of a record.
+
+        That is of the last library that stays mapped (``struct link_map``).
+        """
         self._words["loader_state"][0], self._words["first_library"][0] = state, library
 
     def set_python(

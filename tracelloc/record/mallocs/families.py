@@ -186,11 +186,14 @@ MIMALLOC: Final = Family(
         }
     ),
     markers=("mi_malloc",),
-    unseen=dict.fromkeys(
-        map("mi_{0[1]}{0[0]}".format, product(("strdup", "strndup", "realpath"), ("", "heap_"))),
-        _MI_INLINED,
-    )
-    | {"mi_reallocarr": _MI_INLINED, "mi_heap_destroy": _MI_WHOLE_HEAP},
+    unseen={
+        **{
+            f"mi_{heap}{name}": _MI_INLINED
+            for name, heap in product(("strdup", "strndup", "realpath"), ("", "heap_"))
+        },
+        "mi_reallocarr": _MI_INLINED,
+        "mi_heap_destroy": _MI_WHOLE_HEAP,
+    },
 )
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)

@@ -112,15 +112,19 @@ class RemoteMemory:
                     for first, last in runs:
                         yield number, first, last
 
+    def look_for_shared(self) -> None:
+        """Looks, now and then, whether pages are shared: for a large process, that takes long."""
+        if (now_s := time.monotonic()) >= self._check_s:
+            self._check_s = now_s + _CHECK_EVERY_S
+            kib = numbers_in(self.process.memory_directory / "smaps_rollup")
+            self._shares = kib.get("Pss_Anon", 0) + _FEW_SHARED_KIB < kib.get("Anonymous", 0)
+
     def fetch(self, pieces: U64, into: U64) -> int:
         """Reads pieces one after the other until one is unreadable. Returns the bytes read.
 
         ``pieces``: at most 1,024 rows of (address, bytes). Raises TargetError, PrivilegeError.
         """
-        if (now_s := time.monotonic()) >= self._check_s:
-            self._check_s = now_s + _CHECK_EVERY_S
-            kib = numbers_in(self.process.memory_directory / "smaps_rollup")
-            self._shares = kib.get("Pss_Anon", 0) + _FEW_SHARED_KIB < kib.get("Anonymous", 0)
+        self.look_for_shared()
         try:
             if self._shares:
                 return self._read_file(pieces, into)

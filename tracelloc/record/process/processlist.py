@@ -100,7 +100,7 @@ class ProcessScan:
         # However often one process's files crash the worker, the files of others are read.
         self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
 
-    def look(self) -> list[ProcessInfo]:
+    def list_at_once(self) -> list[ProcessInfo]:
         """Lists as ``refresh`` does; the first call inspects none, so that it answers at once."""
         return self.refresh(_BUDGET_S if self._seen else 0.0)
 

@@ -113,6 +113,7 @@ class RootParts:
     def add_region(
         self, region: Region, by_stack: _Threads, by_data: _Threads, titles: Titles
     ) -> None:
+        """Adds a mapping without variables. Mappings must be added by address."""
         stacks = by_stack.within(region)
         root = mapping_root(region)
         if stacks and not region.inode:

@@ -83,7 +83,10 @@ class LostBlockSearch:
         self._root_words.close()
 
     def find(self) -> LostMemory:
-        """Searches until two or more searches agree; returns lost blocks that are new."""
+        """Searches until two or more searches agree; returns lost blocks that are new.
+
+        Raises NotWalkableError and MemoryError, too.
+        """
         return while_alive(self._whole, self._find)
 
     def _find(self, thread: Process) -> LostMemory:

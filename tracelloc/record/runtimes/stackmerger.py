@@ -24,7 +24,8 @@ from tracelloc.record.runtimes.supported import find_runtime
 
 _MOST_WAITING: Final = 1 << 14
 _PLACED: Final = int(StackFlag.PLACED)
-_MOST_LOOKS: Final = 100  # Looks for a stack's code that may still be being finished: seconds
+# How often a stack's code is looked up while it may still be being finished: for some seconds.
+_MOST_LOOKS: Final = 100
 
 
 @dataclass(slots=True)

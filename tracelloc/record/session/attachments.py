@@ -39,7 +39,9 @@ class Attachments:
         Call this often: on some kernels, events are missed until then. Raises TracellocError.
         """
         is_running = self._process.is_running
-        moved = [each for each in self._attachments if not is_running(each.thread_id)]
+        threads = {each.thread_id for each in self._attachments}
+        ended = {thread_id for thread_id in threads if not is_running(thread_id)}
+        moved = [each for each in self._attachments if each.thread_id in ended]
         if not moved:
             self._seen_ns = time.monotonic_ns()
             if self._seen_ns - self._moved_ns > _PROVEN_NS:
@@ -48,7 +50,6 @@ class Attachments:
         thread_id = self._process.thread_id
         if not is_running(thread_id):
             return
-        ended = min(each.thread_id for each in moved)
         try:
             # Probes attached by links see every event as long as the breakpoints stay.
             saw_all = all(
@@ -61,7 +62,7 @@ class Attachments:
         finally:
             self._moved_ns = time.monotonic_ns()
             self._close_outlived(keep=_MOST_OUTLIVED)
-        self._tell(ended, say, saw_all=saw_all)
+        self._tell(min(ended), say, saw_all=saw_all)
 
     def _close_outlived(self, keep: int = 0) -> None:
         closed = self._outlived[: len(self._outlived) - keep]

@@ -114,7 +114,10 @@ class EventCosts:
             self._waits.record_count(now_ns, int(costs[1]))
 
     def share(self, elapsed_ns: int, rate: float, probe_share: float | None) -> float | None:
-        """Returns tracing's share of CPU time and waits, 0 to 1; None if all costs are unknown."""
+        """Returns the share of CPU time that tracing takes, 0 to 1; waits count as CPU time.
+
+        ``probe_share``: the probes' share, or None. Returns None if both costs are unknown.
+        """
         cores = self.cpu.cores
         if self._costs is None or not cores:
             return probe_share

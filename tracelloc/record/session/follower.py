@@ -41,10 +41,16 @@ class Watcher(Protocol):
     """Receives a follower's events, on its thread, while the target's thread is stopped."""
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """Called when a thread has created a process, not run yet. ``shares``: by vfork(2)."""
+        """Called when a thread has created a process, which has not run yet.
+
+        ``shares``: whether by vfork(2). Other ways to share memory are not visible here.
+        """
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
-        """Called before a program's first instruction. ``same_thread``: as main thread's exec."""
+        """Called when a process has executed a program, before its first instruction.
+
+        ``same_thread``: whether the process's main thread executed the program.
+        """
 
     def loaded(self, pid: int) -> bool:
         """Called when the dynamic linker has changed mappings; no new code has run yet.
@@ -194,8 +200,9 @@ class Follower:
 
     def _interrupt(self) -> None:
         assert self._thread is not None
+        assert self._thread.ident is not None
         with suppress(ProcessLookupError):
-            signal.pthread_kill(self._thread.ident or 0, STOP_SIGNAL)
+            signal.pthread_kill(self._thread.ident, STOP_SIGNAL)
 
     def _hold_waiting(self, watcher: Watcher) -> None:
         while not self._holding.empty():

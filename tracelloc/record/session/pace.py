@@ -53,9 +53,10 @@ class Pace:
     def is_upkeep_due(self) -> bool:
         """Whether upkeep is due; True once per interval."""
         now_s = time.monotonic()
-        is_due = now_s - self._kept_house_s >= _UPKEEP_S
-        self._kept_house_s = now_s if is_due else self._kept_house_s
-        return is_due
+        if now_s - self._kept_house_s < _UPKEEP_S:
+            return False
+        self._kept_house_s = now_s
+        return True
 
     def record_reading(self, looked_s: float, share: float) -> None:
         """Records when rings were read, and how full the fullest ring was (0 to 1)."""

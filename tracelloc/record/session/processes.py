@@ -151,10 +151,11 @@ class Processes:
     def _note_images(self) -> None:
         if self._config.follow or not self._probes.notices_execs():
             return
-        root, moves = self.root, self.root.words.moves
+        root = self.root
         execs = root.words.image - root.image
         if not execs:
             return
+        moves = root.words.moves  # After the image: the probes change it before that
         same_thread, self._moves = moves == self._moves, moves
         try:
             self._renew(root, execs=execs, same_thread=same_thread)

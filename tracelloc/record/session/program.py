@@ -125,7 +125,8 @@ class TracedProgram:
     def is_running(self) -> bool:
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._status = status if pid else None
+            if pid:  # Else the follower's thread may have noted the status meanwhile
+                self._status = status
         return self._status is None
 
     def wait(self) -> int:

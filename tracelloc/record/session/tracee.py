@@ -189,7 +189,10 @@ class Tracee:
             self.probes.check()
 
     def begin_part(self, now_ns: int) -> None:
-        """Begins a part of the run, with an empty table: too short a part for verdicts."""
+        """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
+
+        Stacks are not judged from now on: a part is too short for verdicts.
+        """
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
         self.judging.stop()
@@ -260,8 +263,9 @@ class Tracee:
         self.probes.settle(all_loaded=False, say=say)
         # A loaded library may be an allocator that no other event reveals.
         self.source.catch_up()
-        for trouble in () if self.source.merger is None else self.source.merger.troubles():
-            say(f"process {self.process.pid}: {trouble}")
+        if self.source.merger is not None:
+            for trouble in self.source.merger.troubles():
+                say(f"process {self.process.pid}: {trouble}")
         if self.space.shortage != self._shortage:
             self._shortage = self.space.shortage
             files = f"files of process {self.process.pid}"
@@ -397,8 +401,9 @@ class Tracee:
         elapsed_ns = now_ns - self.started_ns
         rate = self._costs.rate.per_second(elapsed_ns, self.events)
         share = self._costs.share(elapsed_ns, rate, probe_share)
-        for facet in () if self.target.has_ended else self.facets.values():
-            facet.catch_up()
+        if not self.target.has_ended:
+            for facet in self.facets.values():
+                facet.catch_up()
         results = {name: facet.result for name, facet in self.facets.items()}
         return ProcessStatus(
             target=self.target,

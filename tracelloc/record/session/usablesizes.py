@@ -6,7 +6,6 @@ lock held. A block's size never changes, so each is read once.
 
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -83,7 +82,10 @@ def _read_near(
         some = slice(at, at + _MOST_PIECES)
         starts = np.cumsum(pieces[some, 1]) - pieces[some, 1]
         buffer = np.empty(int(pieces[some, 1].sum()) // 8, np.uint64)
-        got = memory.read_pieces(pieces[some], buffer, starts.astype(np.int64) // 8)
+        try:
+            got = memory.read_pieces(pieces[some], buffer, starts.astype(np.int64) // 8)
+        except (TargetError, PrivilegeError):  # What was read before counts
+            break
         rows, lengths = slice(first[at], last[some][-1] + 1), last[some] - first[some] + 1
         shift = np.repeat(starts - pieces[some, 0], lengths)
         words[rows] = buffer[(address[rows] + shift) >> np.uint64(3)]
@@ -148,18 +150,18 @@ class UsableSizeReader:
 
     def _read_more(self, blocks: Blocks, longest_s: float) -> ReadSizes:
         there, sizes = self._read.find(blocks)
-        end_s = time.monotonic() + longest_s
         large = blocks.size >= np.uint64(_LARGE_BYTES)
         process = self._space.process
         thread = Process(process.thread_id, process.root)
         if self._memory.process != thread:
             self._memory = RemoteMemory(thread)
+        self._memory.look_for_shared()
+        end_s = time.monotonic() + longest_s
         for chosen in (~there & large, ~there & ~large):
             rows = np.flatnonzero(chosen)
             rows = rows[np.argsort(blocks.address[rows])]
-            with suppress(TargetError, PrivilegeError):
-                found = read_chunks(self._memory, blocks.address[rows], blocks.size[rows], end_s)
-                sizes[rows], there[rows] = found
+            found = read_chunks(self._memory, blocks.address[rows], blocks.size[rows], end_s)
+            sizes[rows], there[rows] = found
         rows = np.flatnonzero(there)
         rows = rows[np.argsort(blocks.address[rows])]
         return ReadSizes(blocks.address[rows], blocks.birth_ns[rows], sizes[rows])

@@ -78,8 +78,10 @@ class DebugServers:
         if not urls or not _BUILD_ID.fullmatch(build_id):
             return None
         with self._lock:
+            if build_id in self._missing:
+                return None
             cache = CacheDirectory(effective_user(), "debuginfo", ".debug", _MOST_FILES)
-            for url in urls if build_id not in self._missing else ():
+            for url in urls:
                 address = f"{url}/buildid/{build_id}/debuginfo"
                 with suppress(OSError):
                     return cache.open(build_id), address

@@ -107,8 +107,9 @@ class FrameChecker:
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
         """Returns the frames up to the first implausible one, and flags that fit these frames.
 
-        How the walk ended says little. A stack is whole if it reaches the code that starts programs
-        and threads; otherwise it is broken, unless it is only too deep.
+        How the walk ended says little: the register may hold anything where code without frame
+        pointers begins. A stack is whole if it reaches the code that starts programs and threads;
+        otherwise it is broken, unless it is only too deep.
         """
         kept = self.credible(frames)
         if len(kept) == len(frames) and flags & StackFlag.TRUNCATED:
@@ -131,8 +132,8 @@ class FrameChecker:
         """Whether the outermost frame belongs to the caller of main or of a thread's function.
 
         In a dynamic program, that caller is in the C library, and the next inner frame is not: a
-        stack that ends in another function of the C library ends early. If the C library has frame
-        pointers, the stack goes on to the program's entry point.
+        stack that ends in another function of the C library ends early, as these have no frame
+        pointers. If they have, the stack goes on to the program's entry point.
         """
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:

@@ -247,7 +247,7 @@ class RowsAhead:
                 continue
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
-            tables = self._tables_of(mapping)
+            tables = self._space.files.tables(module) if module is not None else None
             if tables is not None and start is not None:
                 tables.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 

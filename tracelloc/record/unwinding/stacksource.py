@@ -237,7 +237,7 @@ class StackSource:
             self._stacks.add(stack_id, frames, settled)
 
     def supply_rows(self, misses: Sequence[Miss]) -> None:
-        """Gives the probes the rows for which misses wait: no later than the address space."""
+        """Gives the probes the rows for which misses wait. The space must be as recent as these."""
         assert self._unwinder is not None
         self._unwinder.note_loaded(miss for miss in misses if miss.library)
         self._unwinder.supply_rows(miss for miss in misses if not miss.library)

@@ -190,7 +190,8 @@ class Unwinder:
         now = set(self._space.mappings)
         gone = [before for before in self._maps.mappings if before not in now]
         # Generated code has the same row everywhere, as long as no file is mapped there.
-        return any(m.is_file or getattr(self._space.find(m.start), "is_file", False) for m in gone)
+        there = (self._space.find(before.start) for before in gone)
+        return any(m.is_file for m in gone) or any(m is not None and m.is_file for m in there)
 
     def is_bottom(self, address: int) -> bool:
         """Whether a hand-made stack (makecontext, fibers) ends here: at a function's first byte."""

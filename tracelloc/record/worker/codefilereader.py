@@ -175,6 +175,7 @@ class CodeFileReader:
 
     @question(_have_registers)
     def usdt(self, provider: str) -> Sequence[UsdtPlace]:
+        """Returns a provider's USDT probes in the file. Raises ValueError if there are too many."""
         found = []
         for probe in usdt_probes(self.elf, provider):
             offset = self.elf.offset_of(probe.address)

@@ -222,10 +222,12 @@ class FileDecoder:
         self._of_debug = of_debug
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
+        """Returns one chain of source frames per address. Raises FileReadError."""
         found, self.split_paths, self.reason = self._file.ask(
             SymbolFileReader.chains, addresses, self._of_debug
         )
         return found
 
     def variables(self, addresses: Sequence[int]) -> list[SourcePlace]:
+        """Returns where the variables at these addresses are declared. Raises FileReadError."""
         return self._file.ask(SymbolFileReader.variable_places, addresses, self._of_debug)

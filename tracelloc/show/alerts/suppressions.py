@@ -59,7 +59,10 @@ class Suppressions:
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
     ) -> Snapshot:
-        """Returns the snapshot with the sum of known suspects in place of them."""
+        """Returns the snapshot without suppressed suspects, and with the suspects' sum.
+
+        Waits at most ``patience_s`` for names; a stack without names is not suppressed yet.
+        """
         findings = snapshot.findings
         if not self._matches or findings is None:
             return snapshot

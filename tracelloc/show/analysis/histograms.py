@@ -117,8 +117,10 @@ def size_bins(
     held = held_by(keys, 65, amounts(blocks, sample_bytes))
     waste = waste_by(keys, 65, blocks, sample_bytes, usable)
     counts, sizes = held.count.tolist(), held.size_bytes.tolist()
-    every = range(low, high + 1)
-    return [Bin(1 << n >> 1, (1 << n) - 1, counts[n], sizes[n], waste[n]) for n in every]
+    return [
+        Bin(1 << n - 1 if n else 0, (1 << n) - 1, counts[n], sizes[n], waste[n])
+        for n in range(low, high + 1)
+    ]
 
 
 def frequent_sizes(

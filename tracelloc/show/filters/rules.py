@@ -85,7 +85,11 @@ _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
 
 
 def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
-    """Parses rules. UsageErrors name file and line. ``trusted``: patterns are not compiled."""
+    """Parses rules; UsageErrors name file and line.
+
+    Regular expressions of a ``trusted`` text are not compiled, which would take most of the time;
+    a test does that.
+    """
     return _Parser(text, name, trusted).parse()
 
 

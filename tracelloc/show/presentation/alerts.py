@@ -286,5 +286,5 @@ def overhead_line(snapshot: Snapshot) -> str:
     cost = tracing_cost(snapshot)
     parts = [f"{snapshot.overhead.events_per_s:,.0f} events/s"]
     if cost is not None:
-        parts.append(cost.sentence + " (less: tracelloc help cost)" * cost.is_high)
+        parts.append(cost.sentence + (" (less: tracelloc help cost)" if cost.is_high else ""))
     return ", ".join(parts)

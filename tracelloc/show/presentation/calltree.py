@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,10 +60,9 @@ def shown_lines(stack: NamedStack, indent: int) -> Iterator[str]:
 
 def root_name(stack: NamedStack) -> str:
     """Returns a stack's root module: the outermost module outside the C runtime."""
-    modules = (base_name(frame.module) for frame in reversed(stack.frames) if frame.module)
-    outermost = next(modules, UNKNOWN)
-    own = (module for module in chain([outermost], modules) if not is_c_library(module))
-    return next(own, outermost)
+    modules = [base_name(frame.module) for frame in reversed(stack.frames) if frame.module]
+    outermost = modules[0] if modules else UNKNOWN
+    return next((module for module in modules if not is_c_library(module)), outermost)
 
 
 def outer_steps(stack: NamedStack, index: int) -> list[Step]:
@@ -363,7 +361,7 @@ class SourceLister:
         shown = list(shown_frames(named))
         through = [frame for name, frame in shown if Step(name, frame.module) == self.function.step]
         first = shown[0][1] if shown else None
-        is_here = first is not None and first.file and first.file == self._file
+        is_here = first is not None and bool(first.file) and first.file == self._file
         return _Passage(
             named,
             frozenset(f.line for f in named.frames if f.line and f.file and f.file == self._file),

@@ -81,8 +81,9 @@ def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
         place = namer.place(address - 1)
         if isinstance(place, CodePlace) and place.module is not None:
             at = place.mapping
-            file = MappedFile(at.path, at.start, at.end, at.offset, place.module.build_id)
-            files.setdefault((at.start, at.path), file)
+            if (key := (at.start, at.path)) not in files:
+                build_id = place.module.build_id
+                files[key] = MappedFile(at.path, at.start, at.end, at.offset, build_id)
     return [files[key] for key in sorted(files)]
 
 

@@ -279,9 +279,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the Host header names this machine: on loopback, against DNS rebinding."""
+        """Whether the Host header names this machine, against DNS rebinding.
+
+        It is only checked on loopback, whose protection rebinding would circumvent.
+        """
+        if not self.server.is_loopback:
+            return True
         host = urllib.parse.urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
-        return not self.server.is_loopback or is_loopback(host)
+        return is_loopback(host)
 
     def _pprof(self, metric: Metric, query: dict[str, list[str]]) -> None:
         text = query.get("seconds", ["0"])[-1]

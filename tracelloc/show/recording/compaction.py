@@ -50,16 +50,21 @@ class Compactor:
 
     def fold(self, now_s: float) -> bool:
         """Folds groups once, if needed. Returns whether there may be more to fold."""
-        groups, some = self.groups(), None
+        groups = self.groups()
         if not groups:
             return False
-        if now_s - groups[0].last_s <= self._most_s:
-            some = _due(groups, now_s)
-            if some is None:
-                if container.used_bytes(self._connection) <= self._most_bytes:
-                    return False
-                some = _oldest_alike(groups)
-        self._replace(groups[:1], []) if some is None else self._merge(some)
+        if now_s - groups[0].last_s > self._most_s:
+            self._replace(groups[:1], [])
+            return True
+        some = _due(groups, now_s)
+        if some is None:
+            if container.used_bytes(self._connection) <= self._most_bytes:
+                return False
+            some = _oldest_alike(groups)
+        if some is None:
+            self._replace(groups[:1], [])
+        else:
+            self._merge(some)
         return True
 
     def _replace(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from tracelloc.show.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, format_time, parse_duration, plural
 
+T = TypeVar("T")
 _NUMBERS: Final = 1 << 20  # Process numbers reserved for each recording
 # Clocks that differ by less are the same; only the time of day was adjusted.
 _SAME_CLOCK_S: Final = 60.0
@@ -144,8 +145,9 @@ def _moved(trace: TraceSnapshot, base: int, shift_s: float, *, ended: bool) -> T
 
 
 def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
-    def later(value: Any, *names: str) -> Any:
-        return value and replace(value, **{name: getattr(value, name) + shift_ns for name in names})
+    def later(value: T, *names: str) -> T:
+        changes: dict[str, Any] = {name: getattr(value, name) + shift_ns for name in names}
+        return replace(value, **changes)  # type: ignore[type-var]
 
     if not shift_ns:
         return one
@@ -164,11 +166,11 @@ def _by_clock(one: Snapshot, shift_ns: int) -> Snapshot:
         )  # fmt: skip
     return replace(
         one, started_ns=one.started_ns + shift_ns, now_ns=one.now_ns + shift_ns,
-        totals=replace(one.totals, **moved), series=later(one.series, "time_ns"),
+        totals=replace(one.totals, **moved), series=one.series and later(one.series, "time_ns"),
         history=History.from_samples(
             [at + shift_ns for at in times], [one.history.at(at) for at in times]
         ),
-        peak=later(one.peak, "time_ns"), findings=findings,
+        peak=one.peak and later(one.peak, "time_ns"), findings=findings,
         memory=memory
         and replace(memory, history=tuple((at + shift_ns, size) for at, size in memory.history)),
         mappings=mappings

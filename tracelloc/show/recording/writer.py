@@ -151,7 +151,9 @@ class RecordingWriter:
             raise TracellocError(f"{self.path}: {what} {format_size(size)}", hint=hint)
 
     def _book(self, stacks: CallStacks) -> _Book:
-        return self._books.setdefault(id(stacks), _Book(len(self._books), stacks))
+        if id(stacks) not in self._books:
+            self._books[id(stacks)] = _Book(len(self._books), stacks)
+        return self._books[id(stacks)]
 
     def _add_stacks(self, book: _Book, count: int) -> None:
         # Frames of stacks that were written without them may be known by now.

@@ -142,6 +142,7 @@ def test_the_schema_is_that_of_the_declarations() -> None:
     """``make docs`` writes it again."""
     assert FILE.read_text() == written()
     schema = Schema().whole
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert set(re.findall(r"#/\$defs/(\w+)", json.dumps(schema))) == schema["$defs"].keys()
     kinds = [each["$ref"].rpartition("/")[2] for each in schema["anyOf"]]
     assert kinds == [name for name, one in schema["$defs"].items() if "title" in one]

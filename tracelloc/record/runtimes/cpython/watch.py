@@ -43,8 +43,8 @@ _LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)  # Censuses that are judged 
 _LEAST_OBJECTS: Final = 20
 _LEAST_LOOKS: Final = 3  # Consecutive censuses in which a type must grow before it is reported
 _MOST_DROP: Final = 0.2  # Share of its growth by which a type may drop in between
-_LAST_SHARE: Final = 1 / 3
-_LAST_S: Final = 20.0, 120.0  # The last share of the time in which it must grow: seconds
+_LAST_SHARE: Final = 1 / 3  # The last share of the time, in which a type must have grown
+_LAST_S: Final = 20.0, 120.0  # Bounds of that, in seconds
 
 
 class TypeHistory:
@@ -168,7 +168,7 @@ class PythonObjectWatch:
     ) -> None:
         """``space``: kept up to date by its owner. ``now_s``: returns the time since 1970."""
         self.findings: ObjectFindings | None = None  # None: nothing yet. Replaced as a whole.
-        self.most_bytes: int | None = None  # Of tracelloc's memory, for a census
+        self.most_bytes: int | None = None  # Of tracelloc's memory, for a census; None: unlimited
         # Called after each census, in the thread that has taken it
         self.on_census: Callable[[ObjectCensus], None] = lambda _: None
         self._process = process

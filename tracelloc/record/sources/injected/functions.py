@@ -180,7 +180,7 @@ def _find_calls(space: AddressSpace, c_library: FunctionProvider) -> CallPlace:
 
     machine = native()
     return CallPlace(
-        find(machine.system_call_code + machine.return_code),
+        find(machine.system_call_code + machine.return_instruction),
         find(machine.signal_frame.return_code),
     )
 

@@ -35,9 +35,9 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 # What tracelloc reads and writes in the library's memory (probes/preloaded/injected.c).
 VARIABLES: Final = (
-    *(f"tracelloc_{name}" for name in ("guard", "next", "rare", "tid_offset", "first_stack")),
-    *(STATE_VARIABLE[0], NEXT_VARIABLE[0]),
-)
+    "tracelloc_guard", "tracelloc_next", "tracelloc_rare", "tracelloc_tid_offset",
+    "tracelloc_first_stack", STATE_VARIABLE[0], NEXT_VARIABLE[0],
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,10 @@ def library_file() -> LibraryFile:
 
 
 def leftovers(process: Process, library: LibraryFile) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields system calls that remove what a killed tracelloc has left, to which nothing refers."""
+    """Yields system calls that remove what a tracelloc has left that was killed before it was done.
+
+    Nothing refers to that yet. The process must be stopped.
+    """
     for mapping in process.maps().mappings:
         if is_injected(mapping.path) and not mapping.offset:
             yield "munmap", (mapping.start, library.size_bytes)
@@ -174,10 +177,12 @@ class Mapper:
 
     def unmap(self) -> None:
         """Unmaps all that this object has mapped."""
-        calls = [("close", (fd,)) for fd in self._descriptors]
-        for name, arguments in [*calls, *(("munmap", each) for each in self._mapped)]:
+        for fd in self._descriptors:
             with suppress(OSError):
-                self._call(name, *arguments)
+                self._call("close", fd)
+        for address, size_bytes in self._mapped:
+            with suppress(OSError):
+                self._call("munmap", address, size_bytes)
 
     def _memory_file(self, name: str, flags: int) -> int:
         name_at = self._remote.write_name(name)

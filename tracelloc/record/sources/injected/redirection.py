@@ -35,7 +35,10 @@ _SPECIAL: Final = "[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]", "[uprobes]"
 
 
 def private_regions(process: Process, rights: Sequence[str] = ("-p",)) -> list[Region]:
-    """Returns the process's readable private memory, without code, to search for addresses."""
+    """Returns the process's readable private memory to search, by default without code.
+
+    ``rights``: the last two letters in ``/proc/PID/maps``; "xp" is code.
+    """
     return [
         region
         for region in read_regions(process.maps_text())
@@ -94,10 +97,13 @@ class FunctionSymbol:
 def find_symbols(
     process: Process, places: tuple[int, int], symbols: Iterable[FunctionSymbol]
 ) -> dict[int, int]:
-    """Finds words of symbol tables between ``places``: value of a symbol, by address."""
+    """Finds words of symbol tables in a mapped file's memory: value of a symbol, by address.
+
+    ``places``: start and end of the mapped file. A symbol may have several names.
+    """
     low, high = places
     sizes = {symbol.value: symbol.size_bytes for symbol in symbols}
-    # Linkers for 64-bit Arm put them beside the code.
+    # Linkers put them beside the code on 64-bit Arm, and elsewhere without separate segments.
     regions = (r for r in private_regions(process, ("-p", "xp")) if low <= r.start < high)
     found = {}
     for at, value in WordFinder(process, sizes).find((r.start, r.end) for r in regions).items():

@@ -48,7 +48,10 @@ def with_preloaded(environment: Sequence[bytes], library: bytes) -> list[bytes]:
 
 
 def path_for_loaders(library: Path) -> Path:
-    """Returns the path of a library for ``LD_PRELOAD``: if it has spaces or colons, of a link."""
+    """Returns the path of a library for ``LD_PRELOAD``, where it can't have spaces and colons.
+
+    If the library's path has any, returns that of a link, which is removed when tracelloc ends.
+    """
     if not set(bytes(library)) & set(_SEPARATORS):
         return library
     try:

@@ -171,7 +171,10 @@ class PreloadedLink:
 
     @property
     def must_hand_over(self) -> bool:
-        """Whether probes must take over now: all reports are taken, or time is over."""
+        """Whether probes must take over now.
+
+        The process waits for them, and all its reports are taken or tracelloc has waited too long.
+        """
         area, leaving = self.source.area, self._leaving
         if area is None or leaving is None:
             return False

@@ -197,8 +197,10 @@ class PreloadedSource:
     def set_live(self, live: bool) -> None:
         """Starts or stops the process's reports of events."""
         self._is_live = live
-        if self.area is not None:
-            (self.area.switch_on if live else self.area.switch_off)()
+        if self.area is not None and live:
+            self.area.switch_on()
+        elif self.area is not None:
+            self.area.switch_off()
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
         """Makes the rings of ended threads available again; returns 0, as no calls are dropped."""

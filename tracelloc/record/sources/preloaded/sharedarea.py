@@ -100,7 +100,10 @@ _UNKNOWN_REASON: Final = "reports what it should not"
 
 
 def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
-    """Opens the shared memory; who is not root, by the library's descriptor. Raises OSError."""
+    """Opens the shared memory. Raises OSError.
+
+    Only root may open a mapping; others open the library's descriptor, which stays open for them.
+    """
     try:
         return os.open(process.mapping_path(mapping), flags)
     except PermissionError:
