@@ -5,7 +5,6 @@ import fcntl
 import hashlib
 import json
 import os
-import resource
 import select
 import shutil
 import signal
@@ -16,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 import pytest
 
+from tests.commands import outcome
 from tests.forked import FORK_OPTIONS, FORKER, ForkedPopen
 from tests.forked import PATIENCE_S as PATIENCE_S
 from tracelloc.model.frames import Frame
@@ -447,14 +447,31 @@ def run_tracelloc(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def run_measured(*arguments: str | Path | int) -> tuple[int, Any, resource.struct_rusage]:
-    """Runs tracelloc to its end. Returns its exit status, its JSON and what it used."""
-    command = tracelloc_command(*arguments)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        found = json.loads(process.stdout.read())
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, found, usage
+# A program's ru_maxrss begins with what the process had that executed it (getrusage(2)): not ours.
+_MEASURE: Final = """
+import os, sys
+_, status, used = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)
+print(used.ru_maxrss << 10, used.ru_utime + used.ru_stime, file=sys.stderr)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def measured_command(*arguments: str | Path | int) -> list[str]:
+    """Runs tracelloc; the last line of standard error is for ``split_measured``."""
+    return [sys.executable, "-S", "-c", _MEASURE, *tracelloc_command(*arguments)]
+
+
+def split_measured(said: str) -> tuple[str, int, float]:
+    """Returns what tracelloc said, its most bytes of RSS and its seconds of CPU."""
+    *lines, last = said.splitlines(keepends=True)
+    rss_bytes, cpu_s = last.split()
+    return "".join(lines), int(rss_bytes), float(cpu_s)
+
+
+def run_measured(*arguments: str | Path | int) -> tuple[int, Any, int, float]:
+    """Runs tracelloc. Returns its exit status, its JSON, bytes of RSS and seconds of CPU."""
+    done = outcome(*measured_command(*arguments))
+    return done.returncode, json.loads(done.stdout), *split_measured(done.stderr)[1:]
 
 
 def open_files(pid: int) -> list[str]:

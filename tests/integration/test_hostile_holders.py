@@ -46,11 +46,11 @@ def test_a_heap_that_lies(targets: Targets) -> None:
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "tangle"])
 def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
     target = targets.c("sprawl", kind)
-    status, found, usage = run_measured("holders", "-p", target.pid, "--json")
+    status, found, rss_bytes, cpu_s = run_measured("holders", "-p", target.pid, "--json")
     assert status == 0
     assert found["holders"]
-    assert usage.ru_maxrss << 10 < MOST_BYTES
-    assert usage.ru_utime + usage.ru_stime < MOST_CPU_S
+    assert rss_bytes < MOST_BYTES
+    assert cpu_s < MOST_CPU_S
 
 
 def test_no_memory_for_so_many_blocks(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:

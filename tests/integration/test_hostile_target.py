@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, read_line, tracelloc_command
+from tests.harness import (
+    PATIENCE_S,
+    TARGETS,
+    Target,
+    measured_command,
+    read_line,
+    split_measured,
+)
 from tests.unit.files.elf.test_hostile_files import SPLIT
 from tests.unit.hostile import MadeSection, elf_bytes, symbol, symbol_sections
 from tracelloc.record.process.processlist import ProcessScan
@@ -80,7 +87,7 @@ class Bounded:
     def __init__(self, directory: Path, *arguments: str | int | Path) -> None:
         self._out = (directory / "out").open("w+b")
         self.process = subprocess.Popen(
-            tracelloc_command(*arguments), stdin=subprocess.DEVNULL, stdout=self._out,
+            measured_command(*arguments), stdin=subprocess.DEVNULL, stdout=self._out,
             stderr=subprocess.PIPE, bufsize=0,
         )  # fmt: skip
         self.said = ""
@@ -93,12 +100,12 @@ class Bounded:
 
     def finish(self) -> int:
         self.said += (self.process.stderr.read() or b"").decode()
-        _, status, used = os.wait4(self.process.pid, 0)
-        assert used.ru_maxrss << 10 < MOST_BYTES
+        self.said, rss_bytes, _ = split_measured(self.said)
+        assert rss_bytes < MOST_BYTES
         self._out.seek(0)
         for text in (self._out.read().decode(), self.said):
             assert_harmless(text)
-        return os.waitstatus_to_exitcode(status)
+        return self.process.wait()
 
 
 def assert_harmless(text: str) -> None:

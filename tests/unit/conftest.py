@@ -1,5 +1,6 @@
 """Fixtures of unit tests."""
 
+import resource
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -19,6 +20,14 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     """A browser that a module's tests share."""
     with Chrome(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
+
+
+@pytest.fixture(autouse=True)
+def own_memory() -> Iterator[None]:
+    """Commands that tests call limit the memory of this process, which others need."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 @pytest.fixture
