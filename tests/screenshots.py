@@ -137,7 +137,7 @@ def _moving(seconds: float, whole_s: float) -> str:
         [100 * each / whole_s for each in (seconds, seconds + LAST_S)],
     )
     steps = (
-        f"@keyframes {name}{{0%{{visibility:visible}}{part:.2f}%{{{hidden}}}}}"
+        f"@keyframes {name}{{0%{{visibility:visible}}{part:.4f}%{{{hidden}}}}}"
         for name, part in zip("fl", parts, strict=True)
     )
     return (

@@ -145,7 +145,8 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
         return
     for holder in holders.holders:
         share = format_percent(holder.count / max(holders.sample_count, 1), 0)
-        yield tableview.clean(f"{share} of new objects ← {objects.holder_text(holder)}")
+        if share != "0 %":
+            yield tableview.clean(f"{share} of new objects ← {objects.holder_text(holder)}")
 
 
 OBJECTS: Final = View(

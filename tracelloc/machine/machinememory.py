@@ -398,7 +398,7 @@ def _advice(process: ProcessMemory) -> str:
         return ""
     is_heap = kind in (MemoryKind.ANONYMOUS, MemoryKind.SWAPPED)
     what = " shows what allocates it" if is_heap else " --mmap shows what maps it"
-    return f", {kind.value}: tracelloc -p {process.pid}{what}"
+    return f": tracelloc -p {process.pid}{what} ({kind.value})"
 
 
 def machine_json(machine: MachineMemory, rows: Sequence[ProcessMemory]) -> str:

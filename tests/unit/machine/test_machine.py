@@ -421,9 +421,9 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
         "… 1 more",
     ]
     assert lines[5:] == [
-        f"tables (9) has grown by 5.86 MiB {_FOR}, page tables: {_MAPS.format(9)}",
-        f"leaky (7) has grown by 1.17 MiB {_FOR}, memory without a file: {_ALLOCATES}",
-        f"s\\x1b[2J (8) has grown by 240 KiB {_FOR}, shared memory: {_MAPS.format(8)}",
+        f"tables (9) has grown by 5.86 MiB {_FOR}: {_MAPS.format(9)} (page tables)",
+        f"leaky (7) has grown by 1.17 MiB {_FOR}: {_ALLOCATES} (memory without a file)",
+        f"s\\x1b[2J (8) has grown by 240 KiB {_FOR}: {_MAPS.format(8)} (shared memory)",
         "",
     ]
     report = json.loads(machine_json(found, rows))
