@@ -12,15 +12,16 @@ import pytest
 
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk import jemalloc, libraryfiles
+from tracelloc.record.heapwalk import jemalloc, libraryfiles, walk
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
+from tracelloc.record.heapwalk.mallocstate import ArenaState, find_parameters
 from tracelloc.record.heapwalk.measuring import PinnedPageSums
 from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.process.memory import PAGE_BYTES
-from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.regions import Region
 
 BASE = 0x10000
 
@@ -110,14 +111,6 @@ def test_lists_and_memory_lead_nowhere() -> None:
 
 
 def test_entries_are_packed() -> None:
-    entries = np.array(
-        [BASE | 1, BASE + 32, BASE + 96 | 7, BASE + 4096 | 5, BASE + 8192 | 7], np.uint64
-    )
-    arena = Arena("main arena", MallocLibrary.GLIBC, 4192).add(entries)
-    (some,) = arena.slices()
-    assert some.sizes.tolist() == [32, 64, 0, 4096]
-    assert arena.seen_bytes == 4192
-    assert list(arena.stretches()) == [(BASE, BASE + 96), (BASE + 4096, BASE + 8192)]
     # Blocks far apart, one larger than what 32 bits can tell, and one that lies on the border.
     gib = 1 << 30
     rows = [
@@ -233,76 +226,54 @@ def test_bounds(size: int, bounds: tuple[int, int]) -> None:
     assert bounds_of(int(size_groups(np.array([size], np.uint64))[0])) == bounds
 
 
-PID = 70
-
-
-class Proc:
-    """A /proc with one process, whose main thread has ended."""
-
-    def __init__(self, root: Path, threads: list[int]) -> None:
-        self.root = root
-        for thread in (PID, *threads):
-            self._add(thread, threads)
-        for thread in threads:
-            for each in (PID, *threads):
-                (root / f"{each}/task/{thread}/exe").symlink_to("/bin/true")
-
-    def _add(self, thread: int, threads: list[int]) -> None:
-        folder = self.root / str(thread)
-        for each in (PID, *threads):
-            (folder / f"task/{each}").mkdir(parents=True)
-        (folder / "stat").write_text(f"{thread} (a) {'Z' if thread == PID else 'S'} 1")
-        (folder / "maps").write_text("" if thread == PID else "1000-2000 r--p 0 00:00 0\n")
-
-    def end(self, thread: int) -> None:
-        for each in self.root.glob(f"*/task/{thread}"):
-            (each / "exe").unlink()
-            each.rmdir()
-        for name in ("maps", "stat"):
-            (self.root / f"{thread}/{name}").unlink()
-
-
-def read(root: Path, threads: list[int], ends: int, error: Exception) -> str:
-    """Reads while so many threads end, each with an error."""
-    proc, left = Proc(root, threads), threads[:ends]
-
-    def through(thread: Process) -> str:
-        if left:
-            assert thread.pid == left[0]
-            proc.end(left.pop(0))
-            raise error
-        return f"read through {thread.pid}"
-
-    return while_alive(Process(PID, root), through)
-
-
 @pytest.mark.parametrize(
-    "error", [ProcessLookupError(), TargetError("no process"), NotWalkableError("no heap")]
-)
-def test_another_thread_takes_over(tmp_path: Path, error: Exception) -> None:
-    assert read(tmp_path, [71, 72, 73], 2, error) == "read through 73"
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "ends", "outcome"),
     [
-        (ProcessLookupError(), "process 70 has ended"),
-        (TargetError("there is no process 72"), "there is no process 72"),
+        (ProcessLookupError(), 2, "read through 73"),
+        (TargetError("no process"), 2, "read through 73"),
+        (NotWalkableError("no heap"), 2, "read through 73"),
+        (NotWalkableError("no heap"), 0, "no heap"),
+        (ProcessLookupError(), 3, "process 70 has ended"),
+        (TargetError("there is no process 73"), 3, "there is no process 73"),
     ],
 )
-def test_the_process_ends(tmp_path: Path, error: Exception, says: str) -> None:
-    with pytest.raises(TargetError, match=says):
-        read(tmp_path, [71, 72], 2, error)
+def test_threads_that_end_while_memory_is_read(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, ends: int, outcome: str
+) -> None:
+    """The main thread has ended before; so many others do while memory is read through them."""
+    running = [71, 72, 73]
 
+    class Threads:
+        def __init__(self, pid: int, root: object = None) -> None:
+            self.pid, self.root = pid, root
 
-def test_a_heap_that_can_not_be_walked(tmp_path: Path) -> None:
-    Proc(tmp_path, [71])
+        @property
+        def thread_id(self) -> int:
+            return min(running, default=70)
 
-    def through(_thread: Process) -> None:
-        raise NotWalkableError("no heap")
+        def exists(self) -> bool:
+            return bool(running)
 
-    with pytest.raises(NotWalkableError, match="no heap"):
-        while_alive(Process(PID, tmp_path), through)
+        def is_running(self, thread_id: int) -> bool:
+            return thread_id in running
+
+        def maps_text(self) -> str:
+            return "1000-2000 r--p" * (self.pid in (70, *running))
+
+    def through(thread: Any) -> str:
+        assert thread.pid == running[0]
+        if thread.pid < 71 + ends:
+            running.remove(thread.pid)
+        elif ends:
+            return f"read through {thread.pid}"
+        raise error
+
+    monkeypatch.setattr(walk, "Process", Threads)
+    try:
+        found = while_alive(Threads(70), through)  # type: ignore[arg-type]
+    except (TargetError, NotWalkableError) as raised:
+        found = str(raised)
+    assert found == outcome
 
 
 @pytest.mark.parametrize("at", [0, (1 << 20) - 4, (1 << 20) + 1, None])
@@ -319,3 +290,30 @@ def test_files_that_have_jemalloc(at: int | None, tmp_path: Path) -> None:
     unread: Any = SimpleNamespace(file_id=("8:2", at), path=str(path))
     process.open_mapping = lambda _: os.open(tmp_path, os.O_RDONLY)
     assert may_have_it(process, unread)
+
+
+ARENA, HEAP = 0x7F0000002000, 0x1000_0000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "base"),
+    [
+        ((HEAP, 64, 1032, 7), HEAP),  # tcache_bins, tcache_max_bytes, tcache_count
+        # Others have requested memory before malloc did, and a tunable sets the largest size.
+        ((HEAP + 0x8000, 8, 128, 7), HEAP + 0x8000),
+    ],
+)
+def test_parameters_of_malloc_are_those_that_fit_the_heap_best(
+    parameters: tuple[int, ...], base: int
+) -> None:
+    arena = ArenaState(ARENA, ARENA + 112, 0, ARENA, 1 << 31, True)
+    heap = Region(HEAP, HEAP + (2 << 30), "rw-p", 0, 0, "[heap]")
+    words = np.zeros(3 * 4096 // 8, np.uint64)
+    around = {(ARENA - 4096, 3 * 4096): words}
+    reader: Any = SimpleNamespace(words=lambda *place: around[place])
+    assert find_parameters(reader, arena, [heap]) is None
+    # An entry of libc's dynamic section, DT_VERDEFNUM, and the next one's tag and value.
+    words[40:44] = 0x6FFFFFFD, 39, 0x1E, 16
+    words[300:304] = parameters
+    found = find_parameters(reader, arena, [heap])
+    assert (found.sbrk_base, found.mapped_sum_at) == (base, ARENA - 4096 + 8 * 298)

@@ -1,5 +1,7 @@
 """Marking what can be reached, and what counts as unreachable after several searches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -20,26 +22,6 @@ LOW = 0x100000000000
 def block(number: int) -> int:
     """Address of a block; there are gaps between them."""
     return BASE + 2 * SIZE * number
-
-
-def reached(
-    count: int, pointers: dict[int, int], *, most_edges: int = 1000
-) -> tuple[list[int], int]:
-    """Numbers of the blocks that can be reached, and pointers that were left out.
-
-    ``pointers``: from the word at some address to another address. Memory is looked at in the
-    order of addresses, word by word.
-    """
-    starts = np.array([block(n) for n in range(count)], np.uint64)
-    bits = BlockBits(most_edges)
-    bits.add(starts, starts + np.uint64(SIZE))
-    for where in sorted(pointers):
-        bits.scan(np.array([pointers[where]], np.uint64), where)
-    assert reachable_of(bits, starts).all(), "none was asked about"
-    bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
-    for where in sorted(pointers):
-        bits.scan(np.array([pointers[where]], np.uint64), where)
-    return np.flatnonzero(finished(bits, starts)).tolist(), bits.edges_left_out
 
 
 MIB = 1 << 20
@@ -125,58 +107,16 @@ def test_blocks_that_lie_or_point_elsewhere() -> None:
             bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
             found = finished(bits, starts[:known]).tolist()
             assert found == [offset != 0x10, True, False][:known]
-    # 0 -> 1 -> 2 hang on a root; 3 -> 4 do not, and 5 and 6 point to each other.
-    pointers = {
-        block(0): block(1), block(1) + 8: block(2), block(3): block(4), block(5): block(6),
-        block(6): block(5),
-    }  # fmt: skip
-    assert reached(7, pointers)[0] == []
-    # Whether roots are seen before or after the blocks that they lead to.
-    assert reached(7, {**pointers, ROOTS: block(0)})[0] == [0, 1, 2]
-    assert reached(7, {**pointers, block(8): block(0)})[0] == [0, 1, 2]
-    pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
-    assert reached(4, pointers, most_edges=2) == ([3], 1)
-    assert reached(4, pointers, most_edges=3) == ([], 0)
-    assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
-
-
-@pytest.mark.parametrize(
-    ("pointers", "numbers"),
-    [
-        pytest.param({ROOTS: block(1)}, [1], id="a root"),
-        pytest.param({ROOTS: block(1) + SIZE - 1}, [1], id="the last byte"),
-        pytest.param({ROOTS: block(1) + SIZE}, [], id="behind the block"),
-        pytest.param({ROOTS: block(1) - 1}, [], id="before it"),
-        pytest.param({ROOTS: block(1) | 0xFFF9 << 48}, [1], id="a tag in the upper bits"),
-        pytest.param({block(1): block(1) + 16}, [], id="the block itself"),
-        pytest.param({block(0) + SIZE: block(2)}, [2], id="from between blocks"),
-    ],
-)
-def test_what_one_pointer_reaches(pointers: dict[int, int], numbers: list[int]) -> None:
-    assert reached(3, pointers) == (numbers, 0)
-
-
-def test_many_blocks_as_a_plain_search_finds_them() -> None:
-    random = np.random.default_rng(7)
-    count = 3000
-    holders = random.integers(-300, count, 2500)
-    targets = random.integers(0, count, 2500)
-    pointers = {
-        (ROOTS - 8 * (n + 1) if holder < 0 else block(int(holder)) + 8 * int(random.integers(8))):
-        block(int(target)) + int(random.integers(SIZE))
-        for n, (holder, target) in enumerate(zip(holders, targets, strict=True))
-    }  # fmt: skip
-    leads: dict[int, set[int]] = {}
-    for where, to in pointers.items():
-        holder = (where - BASE) // (2 * SIZE) if where >= BASE else -1
-        leads.setdefault(holder, set()).add((to - BASE) // (2 * SIZE))
-    found, waiting = set(), [-1]
-    while waiting:
-        fresh = leads.get(waiting.pop(), set()) - found
-        found |= fresh
-        waiting += fresh
-    assert reached(count, pointers, most_edges=1 << 20)[0] == sorted(found)
-    assert 100 < len(found) < count
+    # As many pointers between blocks are kept as may be.
+    starts = np.array([block(n) for n in range(4)], np.uint64)
+    for most_edges, expected in ((2, ([3], 1)), (3, ([], 0)), (0, ([1, 2, 3], 1))):
+        bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
+        for n in range(3):
+            bits.scan(starts[n + 1 : n + 2].copy(), block(n))
+        assert (np.flatnonzero(finished(bits, starts)).tolist(), bits.edges_left_out) == expected
+    bits = BlockBits(10)
+    bits.add(starts, starts + np.uint64(SIZE))
+    assert reachable_of(bits, starts).all(), "none was asked about"
 
 
 def test_areas() -> None:
@@ -297,3 +237,31 @@ def test_blocks_of_any_size_are_found_by_their_first_and_last_byte(start: int, s
         bits = bits_of(starts, ends)
         bits.scan(np.array([address], np.uint64), ROOTS)
         assert np.flatnonzero(finished(bits, starts)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "later_s",
+    [[0, 10, 20, 30, 40, 50, 60], [0, 10, 20, 30, 40, 55, 70, 90], [0, 40, 70]],
+    ids=["the same", "new slices", "merged ones"],
+)
+def test_searches_and_slices_that_were_merged_since(later_s: list[int]) -> None:
+    """What is known of a search is not computed again."""
+    rng, count = np.random.default_rng(3), 45
+    some = replace(
+        blocks(*range(count)),
+        size=rng.integers(1, 100, count).astype(np.uint64),
+        stack=rng.integers(0, 7, count).astype(np.uint32),
+    )
+    edges_ns = np.array([0, 10, 20, 30, 40, 50, 60]) * 10**9
+    unreachable, fresh = UnreachableBlocks(), UnreachableBlocks()
+    for lost in (0, count):
+        for each in (unreachable, fresh):
+            add_search(each, some, np.zeros(count, np.bool_))
+        assert int(unreachable.table(edges_ns).count.sum()) == lost
+        assert int(unreachable.last_counts()[1].sum()) == count
+    found, wanted = (each.table(np.array(later_s) * 10**9) for each in (unreachable, fresh))
+    assert found.count.tolist() == wanted.count.tolist()
+    assert found.size_bytes.tolist() == wanted.size_bytes.tolist()
+    assert int(found.size_bytes.sum()) == int(some.size.sum())
+    add_search(unreachable, some, np.ones(count, np.bool_))
+    assert int(unreachable.last_counts()[1].sum()) == 0

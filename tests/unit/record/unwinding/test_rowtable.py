@@ -1,4 +1,6 @@
-"""The probes' rows as user space keeps them."""
+"""The probes' rows as user space keeps them, and sets of addresses."""
+
+import random
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from tracelloc.record.abi import (
     TAG_BITS,
 )
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
+from tracelloc.record.unwinding.addresses import AddressSet
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -56,14 +59,6 @@ def test_rows_are_found_where_the_probes_look(sets: np.ndarray) -> None:  # type
     # At less than one row per set, hardly any has to go.
     assert memory.evictions < 10
     assert find(sets, 12345, tag) == 0
-
-
-def test_a_row_is_replaced(sets: np.ndarray) -> None:  # type: ignore[type-arg]
-    space = Space(RowMemory(sets))
-    table, tag = space.table, space.tags[0]
-    table.insert(u64(5, 6), u64(50, 60), 0)
-    table.insert(u64(5), u64(51), 0)
-    assert (find(sets, 5, tag), find(sets, 6, tag), len(table)) == (51, 60, 2)
 
 
 def test_programs_and_rows_that_crowd() -> None:
@@ -139,7 +134,9 @@ def test_rows_of_code_that_stays_say_so(sets: np.ndarray) -> None:  # type: igno
 def test_address_spaces_keep_apart(sets: np.ndarray) -> None:  # type: ignore[type-arg]
     memory = RowMemory(sets)
     one, other = Space(memory), Space(memory)
-    one.table.insert(u64(5, 6), u64(50, 60), 0)
+    one.table.insert(u64(5, 6), u64(5, 60), 0)
+    one.table.insert(u64(5), u64(50), 0)  # it is replaced
+    assert len(one.table) == 2
     other.table.insert(u64(5), u64(55), 0)
     assert [find(sets, a, one.tags[0]) for a in (5, 6)] == [50, 60]
     assert [find(sets, a, other.tags[0]) for a in (5, 6)] == [55, 0]
@@ -168,3 +165,21 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     for start in range(0, len(tags) - each // 2, each // 2):
         assert len(set(tags[start : start + each // 2])) == each // 2, "one came again too early"
     assert find(sets, 5, steady.tags[0]) == 50
+
+
+def test_many_addresses() -> None:
+    """Sets of them, against Python's."""
+    dice = random.Random(1)
+    addresses, plain = AddressSet(), set()
+    for _ in range(200):
+        some = [dice.choice([0, 16, dice.randrange(1 << 47)]) for _ in range(dice.randrange(200))]
+        new = np.empty(len(some), np.uint64)
+        count = addresses.add(np.array(some, np.uint64), new)
+        # Each once, and in the order in which they came.
+        assert new[:count].tolist() == [*dict.fromkeys(a for a in some if a and a not in plain)]
+        plain.update(a for a in some if a)
+        assert len(addresses) == len(plain)
+    every = np.empty(len(addresses), np.uint64)
+    addresses.copy(every)
+    assert sorted(every.tolist()) == sorted(plain)
+    assert len(plain) > 5000
