@@ -12,7 +12,7 @@ from tracelloc.command.ways import Finding, FindingState, _rights, diagnosis_lin
 
 @pytest.mark.bpf
 def test_a_process_that_can_be_traced(targets: Targets) -> None:
-    done = run_tracelloc("doctor", "-p", targets.c("manystacks").pid, status=0)
+    done = run_tracelloc("doctor", "-p", targets.c("thicket").pid, status=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tracelloc -p PID traces by probes, tracelloc -- CMD by the ")
     assert any(line.split()[:4] == ["ok", "malloc", "glibc", "in"] for line in lines)
@@ -21,7 +21,7 @@ def test_a_process_that_can_be_traced(targets: Targets) -> None:
 
 @pytest.mark.bpf
 def test_probes_of_another_tool_are_found(targets: Targets) -> None:
-    target = targets.c("hoard", 1)
+    target = targets.c("lineage")
     words = "another tool has probes or breakpoints there: "
     assert words not in run_tracelloc("doctor", "-p", target.pid).stdout
     other = Tracelloc("-p", target.pid, "--text")

@@ -267,9 +267,9 @@ def test_filters_of_system_calls(targets: Targets) -> None:
     ("name", "flags", "arguments", "why"),
     [
         (
-            "confined",
+            "sandbox",
             (),
-            ("{plain}",),
+            ("exec", "{plain}"),
             "it filters its system calls (seccomp)",
         ),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),

@@ -1,4 +1,4 @@
-// Programs that a profiler could harm, each in a way of its own. None waits to be traced.
+// Programs that a profiler could harm, each in a way of its own. None but locker waits to be traced.
 //
 //   harm WAY [NUMBER]
 //
@@ -9,26 +9,20 @@
 //   descriptors     closes all descriptors it could have, and has a child without any
 //   environment     counts its environment and the entries of the auxiliary vector behind it
 //   exec N          executes itself N times, every second time from another thread
-//   filter          is killed by any system call but those of malloc, write and exit from here on
 //   fixed           maps 64 areas at addresses of its own choice
 //   identity        becomes another user, comes back, and becomes it for good; beside a thread
-//   libraries FILE  3 threads load a library and close it again
 //   lock USER       locks its memory, present and future, as a user by number
+//   locker          at a line it hears, it keeps 100 blocks of 1000 bytes, locks its memory, keeps
+//                   100 more, and answers with how much is locked then, in KiB
 //   profile         counts 50 signals of a profiling timer, whose handler allocates
 //   segv            reads where nothing is
-//   strict          may only read, write and exit from here on
 //   threads N       begins N times 100 threads, which allocate
 //   userfault       handles its page faults itself, and allocates while one is pending
 //   vfork           executes /bin/true by vfork and posix_spawn
-//
-// Compiled with INLINE, filter and strict take effect by system call instructions of its own.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -41,41 +35,14 @@
 
 #include "command.h"
 
-#define ALLOWED(number) \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
-
 extern char **environ;
 
-static const char *word;
 static long number;
-
-#ifdef INLINE
-static long set_seccomp(long mode, void *program)
-{
-    long result;
-
-    __asm__ volatile("movl $157, %%eax\n\tsyscall"
-                     : "=a"(result) : "D"((long)PR_SET_SECCOMP), "S"(mode), "d"(program)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-#else
-#define set_seccomp(mode, program) prctl(PR_SET_SECCOMP, mode, program)
-#endif
 
 static void churn(long count)
 {
     for (long n = 0; n < count; n++)
         free(malloc((size_t)(n % 3000)));
-}
-
-NOINLINE static int deep(int n)
-{
-    char volatile page[4096];
-
-    page[0] = page[4095] = (char)n;
-    free(malloc(10 + (size_t)n));
-    return n ? deep(n - 1) + page[4095] : page[0];
 }
 
 static int abort_(void)
@@ -249,26 +216,6 @@ static int exec(void)
     return 1;
 }
 
-static int filter(void)
-{
-    struct sock_filter steps[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        ALLOWED(SYS_brk), ALLOWED(SYS_mmap), ALLOWED(SYS_munmap), ALLOWED(SYS_write),
-        ALLOWED(SYS_exit_group), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    struct sock_fprog program = {sizeof(steps) / sizeof(*steps), steps};
-
-    churn(100);
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (set_seccomp(SECCOMP_MODE_FILTER, &program))
-        return 1;
-    churn(50000);
-    deep(400);
-    write(1, "filtered\n", 9);
-    syscall(SYS_exit_group, 0);
-    return 1;
-}
-
 static int fixed(void)
 {
     int same = 0;
@@ -316,21 +263,6 @@ static int identity(void)
     return 0;
 }
 
-static void *reload(void *argument)
-{
-    for (int n = 0; n < 50; n++) {
-        void *library = dlopen(word, RTLD_NOW);
-        void *(*allocate)(size_t);
-
-        if (!library)
-            return NULL;
-        allocate = (void *(*)(size_t))dlsym(library, "plugin_allocate");
-        free(allocate(100 + (size_t)n));
-        dlclose(library);
-    }
-    return argument;
-}
-
 static void *allocate_some(void *argument)
 {
     void *volatile some[50];
@@ -342,17 +274,16 @@ static void *allocate_some(void *argument)
     return argument;
 }
 
-static int run_threads(int count, int rounds, void *(*function)(void *))
+static int threads(void)
 {
     pthread_t all[100];
     int good = 0;
     void *result;
 
-    for (int round = 0; round < rounds; round++) {
-        for (int n = 0; n < count; n++)
-            if (pthread_create(&all[n], NULL, function, all))
-                return 1;
-        for (int n = 0; n < count; n++) {
+    for (int round = 0; round < number; round++) {
+        for (int n = 0; n < 100; n++)
+            all[n] = begin_thread(allocate_some, all);
+        for (int n = 0; n < 100; n++) {
             pthread_join(all[n], &result);
             good += result == all;
         }
@@ -361,26 +292,45 @@ static int run_threads(int count, int rounds, void *(*function)(void *))
     return 0;
 }
 
-static int libraries(void) { return run_threads(3, 1, reload); }
-static int threads(void) { return run_threads(100, (int)number, allocate_some); }
+static long locked(void)
+{
+    static char line[200];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+
+    while (fgets(line, sizeof(line), status) && sscanf(line, "VmLck: %ld", &kib) < 1)
+        ;
+    return kib;
+}
+
+static void *volatile kept[200];
+
+static int locker(void)
+{
+    wait_for_go();
+    for (int n = 0; n < 200; n++) {
+        if (n == 100 && mlockall(MCL_CURRENT | MCL_FUTURE))
+            return 3;
+        kept[n] = malloc(1000);
+    }
+    tell("%ld\n", locked());
+    wait_for_line();
+    return 0;
+}
 
 static int lock(void)
 {
     // A number that is not 0 has no right to exceed RLIMIT_MEMLOCK.
     int is_user = !setuid((uid_t)number);
     int error = mlockall(MCL_CURRENT | MCL_FUTURE) ? errno : 0;
-    char line[200];
-    long locked_kb = 0;
-    FILE *status;
+    long locked_kb;
     char *block;
 
     churn(20000);
     block = malloc(1 << 20);
     if (block)
         memset(block, 1, 1 << 20);
-    status = fopen("/proc/self/status", "r");
-    while (fgets(line, sizeof(line), status))
-        sscanf(line, "VmLck: %ld", &locked_kb);
+    locked_kb = locked();
     printf("user %d, error %d, block %d, locked %s\n", is_user, error, !!block,
            !locked_kb ? "nothing" : locked_kb > 50000 ? "too much" : "as expected");
     return 0;
@@ -413,22 +363,6 @@ static int segv(void)
 {
     churn(10);
     return *(volatile int *)8;
-}
-
-static int strict(void)
-{
-    void *volatile held[200];
-
-    for (size_t n = 0; n < 200; n++)
-        held[n] = malloc(n);
-    if (set_seccomp(SECCOMP_MODE_STRICT, NULL))
-        return 1;
-    for (size_t n = 0; n < 200; n++)
-        free(held[n]);
-    churn(100);
-    write(1, "strict\n", 7);
-    syscall(SYS_exit, 7);
-    return 1;
 }
 
 static void *handle_faults(void *descriptor)
@@ -497,16 +431,15 @@ static const struct {
     int (*run)(void);
 } ways[] = {
     {"abort", abort_}, {"blocks", blocks}, {"callbacks", callbacks}, {"contexts", contexts},
-    {"descriptors", descriptors}, {"environment", environment}, {"exec", exec}, {"filter", filter},
-    {"fixed", fixed}, {"identity", identity}, {"libraries", libraries}, {"lock", lock},
-    {"profile", profile}, {"segv", segv}, {"strict", strict}, {"threads", threads},
+    {"descriptors", descriptors}, {"environment", environment}, {"exec", exec},
+    {"fixed", fixed}, {"identity", identity}, {"lock", lock}, {"locker", locker},
+    {"profile", profile}, {"segv", segv}, {"threads", threads},
     {"userfault", userfault}, {"vfork", vforks},
 };
 
 int main(int argc, char **argv)
 {
-    word = argc > 2 ? argv[2] : "";
-    number = atol(word);
+    number = argc > 2 ? atol(argv[2]) : 0;
     for (size_t n = 0; n < sizeof(ways) / sizeof(*ways); n++)
         if (!strcmp(argv[1], ways[n].name))
             return ways[n].run();
