@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -48,42 +47,6 @@ def test_container_with_another_libc(builder: Builder, targets: Targets, tmp_pat
     assert files == {f"{root}/lib/{MUSL_LOADER.name}"} or files == {f"/lib/{MUSL_LOADER.name}"}
 
 
-def test_tracelloc_in_a_container_of_its_own(builder: Builder) -> None:
-    """In a PID namespace below the first one, processes have the PIDs they have there."""
-    script = f"""
-import json, subprocess, sys
-from pathlib import Path
-from tests.harness import Target, Tracelloc
-target = Target(["{builder.c("churn")}", 50])
-tracer = Tracelloc("-p", target.pid, "--json")
-assert target.ask("go") == "done"
-assert tracer.stop() == 0
-from tracelloc.record.process.procfs import Process
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.sessionstart import attach_to
-session = attach_to(Process(target.pid), TraceConfig())
-dropped, forget = [], session._probes.forget_threads
-session._probes.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]
-assert target.ask("go") == "done"
-session.root.drop_ended_threads()
-session.close()
-print(json.dumps([target.pid, tracer.last()["live_allocations"], sum(dropped)]))
-target.kill()
-"""
-    found = subprocess.run(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
-         sys.executable, "-c", script],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=2 * PATIENCE_S,
-        check=True,
-    )  # fmt: skip
-    pid, live, dropped = json.loads(found.stdout)
-    assert pid < 100
-    assert live >= 50
-    # By thread ids of that namespace; by others none would be found to have ended. Now and
-    # then the session looks by itself.
-    assert dropped > 0
-
-
 def test_replaced_program(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     """A static program whose file has been replaced by another one since it was started."""
     program = tmp_path / "books"
@@ -100,12 +63,6 @@ def test_by_name(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     first = targets.start(program, 4, 3000, 5, 500)
     for name in (program.name, program.name[:15]):
         assert Tracelloc("-n", name, "--json").final_report()["pid"] == first.pid
-    second = targets.start(program, 4, 3000, 5, 500)
-    result = run_tracelloc("-n", program.name, "--text", status=1)
-    head, *lines = result.stderr.splitlines()
-    assert head.startswith(f"tracelloc: error: 2 processes are called {program.name}")
-    assert [int(line.split()[0]) for line in lines] == sorted([first.pid, second.pid])
-    assert all(f"  {program.name} 4 3000 5 500" in line for line in lines)
     result = run_tracelloc("-n", "no-such-name", "--text", status=1)
     assert "no process is called no-such-name" in result.stderr
 
@@ -123,23 +80,15 @@ def refused(pid: int) -> str:
     return result.stderr
 
 
-def test_stripped_static_program(targets: Targets) -> None:
-    line = refused(targets.c("plain", flags=("-static", "-s")).pid)
-    assert "it is a static program without symbols" in line
-    assert "strip --strip-debug" in line
-
-
 def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     source = tmp_path / "sleeper.go"
     source.write_text(
         'package main\nimport ("fmt"; "os")\n'
         'func main() { fmt.Println("ready"); b := make([]byte, 1); os.Stdin.Read(b) }\n'
     )
-    subprocess.run(
-        ["go", "build", "-o", tmp_path / "sleeper", source], check=True, timeout=2 * PATIENCE_S,
-        env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
-             "GO111MODULE": "off"},
-    )  # fmt: skip
+    variables = {"CGO_ENABLED": "0", "GOCACHE": str(go_cache), "GO111MODULE": "off"}
+    build = "go", "build", "-o", tmp_path / "sleeper", source
+    run(*build, timeout=2 * PATIENCE_S, env=os.environ | variables)
     line = refused(targets.start(tmp_path / "sleeper").pid)
     assert "it is a Go program" in line
     assert "net/http/pprof" in line

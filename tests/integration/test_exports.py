@@ -1,28 +1,18 @@
 """Files of real processes: every format says what the report says."""
 
 import csv
-import gzip
 import json
-import signal
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness import Builder, Targets, Tracelloc, folded_sum, traced
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
-from tests.unit.profiles import PprofProfile
-from tests.unit.show.export.test_export_formats import go_pprof
+from tests.unit.show.export.test_export_formats import decoded, go_pprof
 
 pytestmark = pytest.mark.bpf
-
-
-def decoded(path: Path) -> Any:
-    message = PprofProfile()
-    message.ParseFromString(gzip.decompress(path.read_bytes()))
-    return message
 
 
 @pytest.mark.long
@@ -38,7 +28,7 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
     assert allocations > blocks
     whole = [blocks, live, allocations, allocated]
 
-    message = decoded(tmp_path / "a.pb.gz")
+    message = decoded((tmp_path / "a.pb.gz").read_bytes())
     assert [sum(s.value[n] for s in message.sample) for n in range(4)] == whole
 
     for name, total in zip(("inuse_space", "alloc_space"), (live, allocated), strict=True):
@@ -81,7 +71,7 @@ def test_pprof_has_build_ids_and_lines(builder: Builder, targets: Targets, tmp_p
     assert tracer.stop() == 0
     found = tmp_path / f"file-{target.pid}"
     assert any(f"wrote {found}" in line for line in tracer.messages)
-    message = decoded(found)
+    message = decoded(found.read_bytes())
     text = list(message.string_table)
     mappings = {text[m.filename]: m for m in message.mapping}
     assert len(text[mappings[str(program)].build_id]) == 40
@@ -110,15 +100,3 @@ def test_metrics_and_owners(
     status = path.stat()
     assert (status.st_uid, status.st_gid) == (1234, 4321)
     assert stat.S_IMODE(status.st_mode) == 0o600
-
-
-def test_files_at_every_signal(targets: Targets, tmp_path: Path) -> None:
-    target = targets.c("chain")
-    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json")
-    assert target.ask("go") == "done"
-    tracer.process.send_signal(signal.SIGUSR1)
-    tracer.wait_for("wrote")
-    assert tracer.stop() == 0
-    written = sorted(p for p in tmp_path.iterdir() if p.suffix == ".json")
-    assert 1 <= len(written) <= 2, "two, unless both fell into one second"
-    assert json.loads(written[-1].read_text())["figures"]["live_allocations"] == 4

@@ -5,19 +5,16 @@ import os
 import re
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
+from tests.harness import LIBRARIES, Target, Targets, run_tracelloc, wait_until
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import glibc, mallocstate
-from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
+from tracelloc.record.heapwalk.arenas import Arena
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.pieces import PieceReader
@@ -51,12 +48,12 @@ PAUSE = {"x86_64": 34, "aarch64": 73}[os.uname().machine]
 
 def await_pauses(pid: int, threads: int) -> None:
     """Waits until so many threads are in pause(2)."""
-    for _ in range(1000):
+
+    def are_in_it() -> bool:
         calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-        if sum(call.startswith(f"{PAUSE} ") for call in calls) == threads:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"the threads are in other calls: {calls}")
+        return sum(call.startswith(f"{PAUSE} ") for call in calls) == threads
+
+    wait_until(are_in_it)
 
 
 def check_to_the_byte(target: Target) -> None:
@@ -96,8 +93,11 @@ def check_trim(target: Target) -> None:
     assert heap_of(target)["trimmable_bytes"] == 0
 
 
-@pytest.mark.parametrize("words", [(), ("sbrk",)], ids=["own", "foreign-sbrk"])
-@pytest.mark.parametrize("flags", [(), ("-static",)], ids=["shared", "static"])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [((), ()), ((), ("sbrk",)), (("-static",), ())],
+    ids=["shared-own", "shared-foreign-sbrk", "static-own"],
+)
 def test_glibc_to_the_byte(
     targets: Targets, flags: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
@@ -126,7 +126,7 @@ def check_states(targets: Targets, seed: int, states: int) -> None:
 
 
 def test_glibc_in_any_state(targets: Targets) -> None:
-    for seed in range(16):
+    for seed in range(8):
         check_states(targets, seed, 3)
 
 
@@ -170,19 +170,6 @@ def test_a_heap_longer_than_entries(targets: Targets, monkeypatch: pytest.Monkey
     found = measure_heap(process)
     assert len(added) > 20
     assert replace(found, time_s=wanted.time_s) == wanted
-
-
-def test_jemalloc(targets: Targets) -> None:
-    library = str(LIBRARIES / "libjemalloc.so.2")
-    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": library})
-    heap = heap_of(target)
-    used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
-    # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
-    assert 0 <= used["in_use_blocks"] - 20_008 < 40
-    assert {row["name"]: row["blocks"] for row in heap["classes"] if "app::" in row["name"]} == {
-        "app::Circle": 3000,
-        "app::Square": 1000,
-    }
 
 
 def test_jemalloc_in_a_rust_program() -> None:
@@ -242,30 +229,6 @@ def test_tcmalloc(targets: Targets) -> None:
     assert (classes["app::Circle"], classes["app::Square"]) == (3000, 1000)
 
 
-ASKS_TCMALLOC = r"""
-import ctypes, json, os
-ask = ctypes.CDLL(None).MallocExtension_GetNumericProperty
-name, found = b"generic.current_allocated_bytes", ctypes.c_size_t()
-kept = [json.loads(json.dumps({str(n): [n] * (n % 50)})) for n in range(20_000)]
-del kept[::3]
-os.write(1, b"ready\n")
-file, line = open(0, "rb", 0), bytearray(100)
-while file.readinto(line):
-    ask(name, ctypes.byref(found))
-    os.write(1, b"%d\n" % found.value)
-"""
-
-
-def test_a_program_with_tcmalloc(targets: Targets) -> None:
-    environment = {"LD_PRELOAD": str(TCMALLOC), "PYTHONMALLOC": "malloc"}
-    target = targets.start("/usr/bin/python3", "-c", ASKS_TCMALLOC, env=os.environ | environment)
-    target.ask("once")
-    wanted = int(target.ask("info"))
-    (arena,) = heap_of(target)["arenas"]
-    assert 0 <= wanted - arena["in_use_bytes"] <= 256  # what the call itself had
-    assert arena["in_use_blocks"] > 20_000
-
-
 def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
     """Its blocks have headers and guards of its own."""
     library = TCMALLOC.with_name(TCMALLOC.name.replace(".so", "_debug.so"))
@@ -275,50 +238,6 @@ def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
     done = run_tracelloc("heap", "-p", target.pid, status=1)
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
     assert f"the heap of tcmalloc ({library.name}) can't be walked" in line
-
-
-INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)
-
-
-def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -> None:
-    """Overwrites some words of a target's heap; ``everywhere``: of all its data and libc's."""
-    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
-    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
-    if everywhere:
-        areas = [
-            (start, end) for start, end, line in places if line.split()[4] == "0" or "libc" in line
-        ]
-    else:
-        areas = [
-            (start, end) for start, end, line in places if "[heap]" in line or end - start > 1 << 17
-        ]
-    with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
-        for start, end in areas:
-            for place in random.integers(0, min(end - start, 4 << 20) // 8, 6).tolist():
-                near = start + 8 * place
-                words = [*INTERESTING, near, near + 16, near - 32, end - 16]
-                memory.seek(near)
-                word = words[random.integers(len(words))]
-                memory.write(word.to_bytes(8, "little"))
-
-
-@pytest.mark.long
-def test_a_heap_that_lies(targets: Targets) -> None:
-    """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
-    target = targets.cpp("heapusage", flags=("-pthread",))
-    target.ask("info")
-    random = np.random.default_rng(7)
-    process = Process(target.pid)
-    walks = 0
-    for turn in range(60):
-        # As long as the arena itself is whole, the heap is walked.
-        damage(process, random, everywhere=turn >= 40)
-        began_s = time.process_time()
-        with suppress(NotWalkableError):
-            measure_heap(process, largest=3, contents_bytes=64)
-            walks += 1
-        assert time.process_time() - began_s < 10
-    assert walks >= 40
 
 
 def test_text(targets: Targets) -> None:

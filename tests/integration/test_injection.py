@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,7 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome
-from tests.harness import (
-    PATIENCE_S,
-    PRELOADED,
-    TARGETS,
-    Builder,
-    Target,
-    Targets,
-    Tracelloc,
-    run_tracelloc,
-)
+from tests.harness import PRELOADED, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import books_traced, said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
@@ -263,15 +253,19 @@ def test_filters_of_system_calls(targets: Targets) -> None:
     assert tracer.last()["lost_events"] == 0
 
 
+def test_killed_at_any_step(builder: Builder) -> None:
+    """The program goes on as before."""
+    command = [str(builder.c("pointers")), str(plugin(builder))]
+    run = outcome(sys.executable, "-m", "tests.breakoff", "9", *command, cwd=TARGETS.parents[1])
+    words = run.stdout.split()
+    assert words[1::2] == ["steps", "steps"], (run.stdout, run.stderr)
+    assert int(words[0]) > 100
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "arguments", "why"),
     [
-        (
-            "sandbox",
-            (),
-            ("exec", "{plain}"),
-            "it filters its system calls (seccomp)",
-        ),
+        ("sandbox", (), ("exec", "{plain}"), "it filters its system calls (seccomp)"),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
         ("prefixed", (), (), "has allocators of its own"),
         ("leaderless", (), ("gone",), "its main thread has ended"),
@@ -340,23 +334,3 @@ def test_nothing_is_written_below_a_small_stack(targets: Targets, place: str) ->
 def main_stack(target: Target) -> Region:
     regions = read_regions(Process(target.pid).maps_text())
     return next(region for region in regions if region.path == "[stack]")
-
-
-def test_threads_wait_only_briefly(targets: Targets) -> None:
-    """All threads of a program with many of them go on, and none is left stopped."""
-    target = targets.c("crowd", 48, 600)
-    with closing(
-        attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
-    ) as session:
-        begun_s = time.monotonic()
-        assert target.ask("go") == "done"
-        assert time.monotonic() - begun_s < PATIENCE_S
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.totals.allocated_count.sum() == 48 * 600
-        assert snapshot.losses.events == 0
-    states = {
-        Path(f"/proc/{target.pid}/task/{each}/stat").read_text().rpartition(")")[2].split()[0]
-        for each in Process(target.pid).thread_ids()
-    }
-    assert not states & {"t", "T"}

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,11 +46,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the C module, which any CPython from 3.11 on can load."""
     directory = tmp_path_factory.mktemp("pyframes")
     include = run(PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip()
-    subprocess.run(
-        ["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}",
-         TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so"],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    flags = "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}"
+    run("gcc", *flags, TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so")
     return directory
 
 
@@ -173,7 +169,9 @@ def recorded(report: dict[str, Any]) -> set[tuple[tuple[str, str, int], ...]]:
 
 def test_recordings_have_names(program: Target, tmp_path: Path) -> None:
     """Children too, which run code that nobody has seen before and end at once."""
-    recorder = Recorder(tmp_path / "a.rec", "-p", program.pid, "--follow", "--min-size", FIRST_SIZE)
+    # The same probes as in the test above.
+    options = "--follow", "--mmap", "--min-size", FIRST_SIZE
+    recorder = Recorder(tmp_path / "a.rec", "-p", program.pid, *options)
     recorder.await_moment(1).close()
     truths = {program.pid: expected(program.ask("nested"))}
     for _ in range(3):

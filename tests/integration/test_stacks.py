@@ -1,13 +1,13 @@
 """Call chains that are known from the source come out name by name."""
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, traced
+from tests.commands import run
+from tests.harness import TARGETS, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -110,11 +110,10 @@ def test_call_frame_information_that_cannot_be_read(
     (tmp_path / "zstandard.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     program = tmp_path / "chain"
-    subprocess.run(
-        ["gcc", "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-pthread",
-         "-fno-asynchronous-unwind-tables", "-fno-optimize-sibling-calls",
-         "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program],
-        check=True, timeout=PATIENCE_S,
+    run(
+        "gcc", "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-pthread",
+        "-fno-asynchronous-unwind-tables", "-fno-optimize-sibling-calls",
+        "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program,
     )  # fmt: skip
     target = targets.start(program)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 9)
@@ -207,11 +206,9 @@ BUILDS = {
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
 def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -> None:
     program = tmp_path / "chain"
-    subprocess.run(
-        [*build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer",
-         "-fasynchronous-unwind-tables", "-fno-optimize-sibling-calls",
-         TARGETS / "chain.c", "-o", program],
-        check=True, timeout=PATIENCE_S,
+    run(
+        *build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-fasynchronous-unwind-tables",
+        "-fno-optimize-sibling-calls", TARGETS / "chain.c", "-o", program,
     )  # fmt: skip
     stacks, _ = trace_once(targets.start(program))
     names = {size: [frame["symbol"] for frame in stack] for size, stack in stacks.items()}
@@ -220,7 +217,7 @@ def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -
     assert names[4096][:6] == ["recurse"] * 5 + ["main"]
 
 
-@pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10), (1, 2000)])
+@pytest.mark.parametrize(("threads", "rounds"), [(3, 10), (1, 2000)])
 def test_libraries_opened_and_closed_at_once(builder: Builder, threads: int, rounds: int) -> None:
     """What the preloaded library sends is whole, whichever state of the mappings it is of.
 
@@ -260,7 +257,7 @@ def test_code_that_stays_mapped_has_whole_stacks_while_libraries_come_and_go(
     assert report["partial_allocations"] == 0
 
 
-TURNS = {"stay": 1, "move": 1, "copies": 1, "two": 2}  # Libraries, by how they are opened
+TURNS = {"move": 1, "copies": 1, "two": 2}  # Libraries, by how they are opened
 
 
 def leaks_through_plugins(report: dict[str, Any]) -> dict[tuple[str, ...], int]:
@@ -275,7 +272,7 @@ def leaks_through_plugins(report: dict[str, Any]) -> dict[tuple[str, ...], int]:
 
 
 @pytest.mark.parametrize("how", TURNS)
-@pytest.mark.parametrize("way", ["attached", "launched", "preloaded"])
+@pytest.mark.parametrize("way", ["attached", "preloaded"])
 def test_libraries_that_were_closed_keep_their_names(
     builder: Builder, targets: Targets, way: str, how: str
 ) -> None:
@@ -292,8 +289,7 @@ def test_libraries_that_were_closed_keep_their_names(
         assert target.ask("go") == "done"
         assert tracer.stop() == 0
     else:
-        preload = ("--preload=on",) if way == "preloaded" else ()
-        tracer = Tracelloc(*preload, *options, "--", host, "silent", *words)
+        tracer = Tracelloc("--preload=on", *options, "--", host, "silent", *words)
         assert tracer.finish() == 0
     report = tracer.last()
     assert {cause: count for cause, count in report["lost"].items() if count} == {}
