@@ -253,15 +253,6 @@ def test_filters_of_system_calls(targets: Targets) -> None:
     assert tracer.last()["lost_events"] == 0
 
 
-def test_killed_at_any_step(builder: Builder) -> None:
-    """The program goes on as before."""
-    command = [str(builder.c("pointers")), str(plugin(builder))]
-    run = outcome(sys.executable, "-m", "tests.breakoff", "9", *command, cwd=TARGETS.parents[1])
-    words = run.stdout.split()
-    assert words[1::2] == ["steps", "steps"], (run.stdout, run.stderr)
-    assert int(words[0]) > 100
-
-
 @pytest.mark.parametrize(
     ("name", "flags", "arguments", "why"),
     [
