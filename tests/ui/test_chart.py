@@ -12,15 +12,7 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.chart import ChartView
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.functions import FUNCTIONS
-from tracelloc.ui.plot import (
-    BEHIND,
-    LABELS,
-    Canvas,
-    Curve,
-    axis_label,
-    draw_plot,
-    nice_ceiling,
-)
+from tracelloc.ui.plot import BEHIND, LABELS, Canvas, Curve, axis_label, draw_plot, nice_ceiling
 from tracelloc.ui.sourcescreen import SourceScreen
 
 MARKS = dict(zip(LIVE, "█▓▒░", strict=True))  # By function, the one with the highest peak first

@@ -20,15 +20,7 @@ MODULES = sorted(
 )
 
 # What every room may import: errors, text for people, processors, the sources of the probes.
-GROUND = [
-    "dataclass",
-    "errors",
-    "text",
-    "startup",
-    "probes",
-    "tracelloc",
-    "architecture",
-]
+GROUND = ["dataclass", "errors", "text", "startup", "probes", "tracelloc", "architecture"]
 # The rooms, and which others each may import: two wings that don't know each other.
 KNOWS = {
     "model": [],

@@ -6,13 +6,7 @@ from typing import Any
 from tests.unit.memoryusages import MIB, arena, usage
 from tests.unit.show.presentation.test_memory import with_memory
 from tracelloc.model.blocks import BlockSum
-from tracelloc.model.heapusage import (
-    HeapUsage,
-    HeapUsages,
-    MemoryPart,
-    PinnedPages,
-    RuntimeFigures,
-)
+from tracelloc.model.heapusage import HeapUsage, HeapUsages, MemoryPart, PinnedPages, RuntimeFigures
 from tracelloc.model.process import MallocLibrary
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.memoryparts import (
