@@ -176,20 +176,6 @@ def test_damaged(options: dict[str, Any]) -> None:
     assert caught.value.reason is Reason.DAMAGED
 
 
-@pytest.mark.parametrize("program", [i[1] for i in INSTRUCTIONS[1:]])
-def test_cut_short(program: bytes) -> None:
-    """Cut anywhere, at the end of the file: an error or a state, nothing else."""
-    first = cie()
-    for length in range(len(program)):
-        body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
-        body += b"\0" + program[:length]
-        entries = Entries(first + struct.pack("<I", len(body)) + body, SECTION, is_eh=True)
-        try:
-            state_at(entries, len(first), SIZE - 1)
-        except CfiError as error:
-            assert error.reason is Reason.DAMAGED  # noqa: PT017 - it may as well succeed
-
-
 def test_long_programs_end_soon() -> None:
     began = time.process_time()
     for piece in (b"\x00", b"\x41", b"\x0a\x0b", b"\x86\x02", b"\x0a", b"\x80\x80\x01"):

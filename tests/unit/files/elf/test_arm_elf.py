@@ -97,14 +97,6 @@ def test_parts_of_functions(tmp_path: Path) -> None:
     assert [len(part) for part in parts] == [8, 8]
 
 
-@pytest.mark.long
-def test_parts_of_python() -> None:
-    """Debian's is in one piece on this machine."""
-    path = file_of("trixie", "libpython3.13", "libpython3.13.so.1.0", "arm64")
-    parts = function_parts(open_elf(path), open_cfi(path), "_PyEval_EvalFrameDefault")
-    assert [len(part) for part in parts] == [67100]
-
-
 NOTE = """
     .globl _start
 _start: nop

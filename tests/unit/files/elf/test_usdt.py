@@ -312,9 +312,3 @@ def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
     assert largest.weight.tolist() == [2.5, 4096.0]
     assert table.raw_blocks().size.min() >= 10 << WEIGHT_BITS
     assert table.oddities.unmatched_frees == 1
-
-
-def test_both_sides_of_the_c_file_are_the_sources() -> None:
-    assert "usdt.bpf.c" in probes.parts(use_rows=True, machine="x86_64", usdt=True)
-    assert "usdt.bpf.c" not in probes.parts(use_rows=True, machine="x86_64")
-    assert Path(probes.directory() / "usdt.bpf.c").exists()

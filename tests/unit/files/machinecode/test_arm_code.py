@@ -8,7 +8,6 @@ import capstone
 import pytest
 
 from tests.commands import run
-from tests.distributions import file_of
 from tests.unit.armfiles import assemble, check_figures, library, words
 from tests.unit.references import open_cfi, open_elf
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
@@ -95,38 +94,6 @@ def test_writes_include_capstones() -> None:
     assert compared > 41_000
 
 
-@pytest.mark.parametrize(
-    ("text", "registers"),
-    [
-        ("cmp x1, x0", ""), ("tst x1, #7", ""), ("ccmp x1, #0, #0, eq", ""), ("nop", ""),
-        ("str x0, [x1, #8]", ""), ("stp x2, x3, [x4, #16]", ""), ("bti c", ""), ("b .", ""),
-        ("msr nzcv, x0", ""), ("prfm pldl1keep, [x1, x2]", ""), ("ldr d0, [x1]", ""),
-        ("mov sp, x0", "sp"), ("add sp, sp, x1", "sp"), ("and sp, x0, #-16", "sp"),
-        ("sub sp, sp, #16", "sp"), ("adds xzr, x0, #1", ""), ("str x0, [sp, #-16]!", "sp"),
-        ("stp x29, x30, [sp], #16", "sp"), ("ldp x29, x30, [sp], #16", "x29 x30 sp"),
-        ("ldr x3, [x4], #8", "x3 x4"), ("ldr d0, [x4], #8", "x4"), ("paciasp", "x30"),
-        ("autiasp", "x30"), ("pacia1716", "x17"), ("xpaclri", "x30"), ("bl .", "x30"),
-        ("blr x3", "x30"), ("blraa x3, x4", "x30"), ("ret", ""), ("mrs x5, tpidr_el0", "x5"),
-        ("cas x1, x2, [x3]", "x1"), ("swpal x1, x2, [x3]", "x2"), ("ldadd x1, x2, [x3]", "x2"),
-        ("casp x0, x1, x2, x3, [x4]", "x0 x1"), ("ldxp x1, x2, [x3]", "x1 x2"),
-        ("stxr w1, x2, [x3]", "x1"), ("ldraa x1, [x2, #8]!", "x1 x2"), ("irg sp, x0", "sp"),
-        ("pacga x1, x2, x3", "x1"), ("ldrsw x1, [x2, x3]", "x1"), ("umov x1, v0.d[0]", "x1"),
-        ("fmov x1, d0", "x1"), ("ld1 {v0.16b}, [x1], #16", "x1"), ("umulh x0, x1, x2", "x0"),
-        ("ldr x5, .", "x5"), ("adrp x6, .", "x6"), ("csel x1, x2, x3, eq", "x1"),
-        ("svc #0", "x0 x1 x8 x30"),
-    ],
-)  # fmt: skip
-def test_writes(text: str, registers: str, tmp_path: Path) -> None:
-    elf = open_elf(assemble(tmp_path, text))
-    word = int.from_bytes(elf.read(elf.section_header(".text").offset, 4), "little")
-    wanted = {31 if name == "sp" else int(name[1:]) for name in registers.split()}
-    written = written_registers(word)
-    assert {n for n in wanted if written >> n & 1} == wanted
-    # Exclusive and atomic ones, and calls of the kernel, are taken to write more.
-    if text.split()[0] not in ("cas", "casp", "ldxp", "stxr", "svc"):
-        assert written == sum(1 << n for n in wanted)
-
-
 # -- probe offsets
 
 ONE, TWO, THREE = ("x0",), ("x0", "x1"), ("x0", "x1", "x2")
@@ -156,41 +123,6 @@ def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset 
 def test_offsets_in_glibc(name: str) -> None:
     registers, expected = GLIBC_236[name]
     check_figures(offset_in(library("libc.so.6"), name, registers), expected)
-
-
-# Debian 13's libraries, with pointer authentication: offsets; None: stepped, at the entry.
-PACKAGES = {
-    "libc6": ("libc.so.6", {
-        "free": 4, "memalign": 4, "posix_memalign": 4, "valloc": 4, "sbrk": 4, "mmap": 8,
-        "malloc": None, "calloc": None, "realloc": None, "aligned_alloc": None, "munmap": None,
-    }),
-    "libjemalloc2": ("libjemalloc.so.2", {
-        "malloc": 12, "free": 4, "_Znwm": 12, "_ZdlPvm": 4, "sdallocx": 12, "rallocx": 8,
-        "calloc": None, "realloc": None, "mallocx": None, "dallocx": None,
-    }),
-    "libmimalloc3": ("libmimalloc.so.3.0", {
-        "malloc": 4, "calloc": 4, "realloc": 4, "free": None, "_Znwm": 4,
-    }),
-    "libtcmalloc-minimal4t64": ("libtcmalloc_minimal.so.4.*.*", {
-        "malloc": 4, "free": 8, "memalign": 12, "posix_memalign": 20, "calloc": None,
-    }),
-    "libstdc++6": ("libstdc++.so.6.0.[0-9]*[0-9]", {"_Znam": 4, "_ZdlPv": 4, "_Znwm": None}),
-}  # fmt: skip
-ARGUMENTS = {"malloc": ONE, "free": ONE, "valloc": ONE, "sbrk": ONE, "_Znwm": ONE, "_Znam": ONE,
-             "_ZdlPv": ONE, "posix_memalign": THREE, "rallocx": THREE}  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("package", PACKAGES)
-def test_offsets_in_debian_13(package: str) -> None:
-    pattern, expected = PACKAGES[package]
-    path = file_of("trixie", package, pattern, "arm64").resolve()
-    found = {}
-    for name in expected:
-        place = offset_in(path, name, ARGUMENTS.get(name, TWO))
-        assert not (place.is_single_stepped and place.offset)
-        found[name] = None if place.is_single_stepped else place.offset
-    assert found == expected
 
 
 LDXR, STXR, CBNZ_BACK = 0xC85F7C01, 0xC8027C03, 0x35FFFFC2
@@ -311,12 +243,6 @@ def test_drain_and_slots() -> None:
         if found[name]:
             assert pushed is None or found[name] == int(pushed[1]) // 8 - 1, name
     check_figures(found, SLOTS)
-
-
-@pytest.mark.long
-def test_drain_of_thread_caches_in_debian_13() -> None:
-    assert drain_in(file_of("trixie", "libc6", "libc.so.6", "arm64")) is not None
-    assert drain_in(file_of("trixie", "libjemalloc2", "libjemalloc.so.2", "arm64")) is None
 
 
 PUSHED = re.compile(r"x29, x30, \[sp, #-(\d+)\]!")

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -258,26 +257,6 @@ def test_long_locations_named_often_are_refused(tmp_path: Path) -> None:
     assert path.stat().st_size < 10_000
     with pytest.raises(TracellocError, match="implausibly long"):
         read_profile(path)
-
-
-@pytest.mark.parametrize("name", ["a.pb", "a.json"])
-def test_random_damage_never_crashes(name: str, tmp_path: Path) -> None:
-    rng = random.Random(5)
-    suffix = ".json" if name.endswith("json") else ".pb.gz"
-    whole = b"".join(EXPORTERS[suffix].write(large(12, 8), Metric.BYTES))
-    whole = gzip.decompress(whole) if suffix == ".pb.gz" else whole
-    path = tmp_path / name
-    for _ in range(400):
-        damaged = bytearray(whole)
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(damaged))
-            damaged[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
-        path.write_bytes(damaged)
-        try:
-            found = read_profile(path)
-        except TracellocError:
-            continue
-        json.dumps(folded(found))
 
 
 def test_figures_that_cannot_be_true(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -137,19 +136,6 @@ def test_what_is_too_far_back_is_forgotten(tmp_path: Path) -> None:
     assert 300.0 <= last_s - recording.moments[0].time_s <= 300.0 + 2 * GROUP * 5
 
 
-def test_it_can_be_read_while_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "growing.rec"
-    writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
-    every = traces(100.0)
-    writer.add(every[0], namers(100.0))
-    recording = RecordedTrace(path)
-    for index, trace in enumerate(every[1:], 1):
-        writer.add(trace, namers(100.0))
-        recording.reload()
-        assert_equal(recording.trace_at(index), trace)
-    writer.close()
-
-
 def test_a_copy_is_whole_and_stays_as_it_is(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "a.rec", max_bytes=200 << 20, max_s=1e9)
     every = traces(100.0)
@@ -222,37 +208,6 @@ def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path, count: i
     assert said[-1] in [moment.time_s for moment in recording.moments[-2000:]]
     for index in (0, len(recording.moments) // 2, len(recording.moments) - 1):
         recording.trace_at(index)
-
-
-def complaint(path: Path) -> str | None:
-    """What is said of a recording when some of its moments are read; None: nothing."""
-    try:
-        recording = RecordedTrace(path)
-        for index in range(0, len(recording.moments), 17):
-            recording.trace_at(index)
-    except TracellocError as error:
-        return str(error)
-    recording.close()
-    return None
-
-
-def test_damage_is_one_line_or_is_not_seen(recorded: Path, tmp_path: Path) -> None:
-    whole = recorded.read_bytes()
-    random = np.random.default_rng(11)
-    path = tmp_path / "damaged.rec"
-    refused = 0
-    for round_ in range(120):
-        content = bytearray(whole)
-        if round_ % 3 == 0:
-            del content[int(random.integers(len(whole))) :]
-        else:
-            for at in random.integers(len(whole), size=20).tolist():
-                content[at] = int(random.integers(256))
-        path.write_bytes(content)
-        said = complaint(path)
-        assert said is None or re.fullmatch(rf"{re.escape(str(path))} [^\n]*", said)
-        refused += said is not None
-    assert refused > 60
 
 
 def test_a_flipped_bit_of_a_moment_is_noticed(recorded: Path, tmp_path: Path) -> None:
