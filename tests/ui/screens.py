@@ -224,13 +224,6 @@ def sample_tree(*, inverted: bool = False, without: frozenset[int] = frozenset()
     return build_tree(stacks, Step("api-server", None))
 
 
-def hostile_tree() -> CallTree:
-    """Each name a child of the root and, below, of each other."""
-    stacks = [(n, [Step(name, name)], weights(MIB, 1, 0)) for n, name in enumerate(HOSTILE)]
-    stacks.append((99, [Step(name, name) for name in HOSTILE], weights(20 * MIB, 1, 1)))
-    return build_tree(stacks, Step(HOSTILE[1], None))
-
-
 def harmless(app: App[None]) -> bool:
     """Whether nothing on the screen can steer the terminal, and lines have their width."""
     from textual.strip import Strip

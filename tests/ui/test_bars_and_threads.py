@@ -1,18 +1,10 @@
 """Histograms and threads: figures, sorting, what choosing a row says."""
 
-from dataclasses import replace
-
-import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import (
-    HOSTILE,
     MIB,
-    SIZES,
-    Size,
     ViewApp,
-    compare,
-    harmless,
     on_screen,
     shown,
     shown_on,
@@ -25,7 +17,6 @@ from tracelloc.show.analysis.histograms import (
     Bin,
     ThreadRow,
     ThreadStat,
-    Waste,
     thread_rows,
 )
 from tracelloc.text import NS_PER_S
@@ -80,49 +71,6 @@ THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
     return thread_table(threads, ACTIVITY, Sorting(column, column != "thread"), "")
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@on_screen(lambda: Table(histogram_columns("size")))
-async def test_sizes_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
-    view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), size_label, Sorting("count")))
-    await pilot.press("down")
-    await compare("sizes", app, pilot)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_waste_picture(size: Size) -> None:
-    """Where there is room for it: what the allocator wastes, as far as that is known."""
-    view = Table(histogram_columns("size"))
-    wastes = [
-        Waste(72, 72, 0),
-        Waste(0, 0, 0),
-        Waste(90_000, 10_000, 7),
-        Waste(150_000_000, 30_000_000, 0),
-        Waste(0, 0, 3),
-    ]
-    bins = [replace(b, waste=waste) for b, waste in zip(BINS, wastes, strict=False)]
-    frequent = [replace(FREQUENT[1], waste=Waste(70_000 * 1544, 70_000 * 8, 0))]
-    async with shown_on(view, size) as (app, pilot):
-        waste = "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)"
-        view.show(bar_rows(size_rows(bins, frequent, waste), size_label))
-        await compare("waste", app, pilot)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@on_screen(lambda: Table(histogram_columns("age")))
-async def test_ages_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
-    view.show(bar_rows(AGES, age_label))
-    await pilot.press("end")
-    await compare("ages", app, pilot)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@on_screen(lambda: Table(COLUMNS))
-async def test_threads_picture(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
-    view.show(threads_by("bytes"))
-    await pilot.press("down")
-    await compare("threads", app, pilot)
 
 
 async def test_what_threads_did() -> None:
@@ -230,16 +178,3 @@ async def test_sorting_threads(app: ViewApp, pilot: Pilot[None], view: Table) ->
     settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
     assert isinstance(settings, Settings)
     assert settings.limits.tid == 4242
-
-
-@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-@on_screen(lambda: Table(COLUMNS))
-async def test_hostile_threads(app: ViewApp, pilot: Pilot[None], view: Table, size: Size) -> None:
-    names = dict(enumerate(HOSTILE, 1))
-    held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
-    flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
-    activity = ThreadActivity((), flows, names)
-    threads = thread_rows(held, activity, narrowed=False)
-    view.show(thread_table(threads, activity, Sorting("bytes"), ""))
-    await pilot.press("down")
-    assert harmless(app)

@@ -8,16 +8,11 @@ from functools import partial
 
 from tests.trees import build_tree
 from tests.ui.screens import ViewApp, lines_of, path, shown_on, weights
-from tracelloc.show.analysis.histograms import ThreadStat, thread_rows
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.histogramviews import COLUMNS, thread_table
-from tracelloc.ui.lineview import LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.stacknames import Search
-from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TreeView
-from tracelloc.ui.view import Sorting
 
 REFRESH_S = 0.05  # The budget. Processor time is measured, which others' load makes longer, too.
 
@@ -50,38 +45,3 @@ async def test_trees() -> None:
         async with shown_on(view, (150, 50)) as (app, _pilot):
             assert median_s(app, partial(view.show, nodes, at_once=True)) < 2 * REFRESH_S
             assert median_s(app, partial(view.action_cursor, 1)) < 2 * REFRESH_S
-
-
-async def test_threads() -> None:
-    view = Table(COLUMNS)
-    held = [ThreadStat(n, f"thread {n}", 100 * n, n, 0.1, n) for n in range(10_000)]
-    stats = thread_rows(held, None, narrowed=False)
-    async with shown_on(view, (150, 50)) as (app, _pilot):
-
-        def show() -> None:
-            view.show(thread_table(stats, None, Sorting("bytes"), ""), at_once=True)
-
-        assert median_s(app, show) < 2 * REFRESH_S
-
-
-async def test_only_rows_in_view_are_made() -> None:
-    class Counting(LineView[None]):
-        made = 0
-
-        def row_count(self) -> int:
-            return 1_000_000
-
-        def row(self, row: int, width: int) -> list[tuple[str, str | None]]:
-            Counting.made += 1
-            return [(str(row), None)]
-
-    view = Counting()
-    async with shown_on(view, (80, 24)) as (_app, pilot):
-        view.rows_changed()
-        await pilot.pause()
-        Counting.made = 0
-        await pilot.press("end")
-        while not Counting.made:  # it is drawn with the next frame
-            await pilot.pause(0.01)
-        assert view.cursor == 999_999
-        assert 0 < Counting.made <= 100

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.blockholders import KEPT
-from tests.ui.screens import SIZES, compare, shown, text_of
+from tests.ui.screens import shown, text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, tick, until
 from tests.unit.show.presentation.test_views import frame
 from tracelloc.model.process import Target
@@ -16,15 +16,6 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.frames import rule_for, source_of
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.tableview import Table
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@on_live_screen()
-async def test_picture(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
-    await press(app, pilot, "enter")
-    # The line of keys comes by itself, a moment later.
-    await pilot.pause()
-    await compare("details", app, pilot)
 
 
 async def test_who_holds_its_blocks(source: FakeSource) -> None:

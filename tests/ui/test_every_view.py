@@ -18,7 +18,7 @@ from tracelloc.record.session.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.state import VIEWS
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
+SIZES = [(60, 20), (80, 24), (120, 40), (200, 60)]
 # By picture, the keys that lead there from the one before.
 KEYS = {view.name: view.key for view in VIEWS if view.name != "log"} | {
     "stack": "1 down enter", "source": "l", "filters": "f", "limits": "L", "search": "slash",

@@ -181,22 +181,6 @@ async def test_rows_of_equal_texts_say_what_differs(tmp_path: Path) -> None:
         ]
 
 
-def with_knots(one: Snapshot) -> Snapshot:
-    """Two suspects of two stacks each, all of one name."""
-    whole = with_twins(one).findings.suspects[0]
-    members = [tuple(Member(n, 1e5, 0.5) for n in pair) for pair in ((1, 2), (3, 4))]
-    suspects = tuple(replace(whole, members=pair) for pair in members)
-    return replace(one, findings=replace(one.findings, suspects=suspects))
-
-
-async def test_suspects_of_equal_names_are_one_row(tmp_path: Path) -> None:
-    async with live(many_callers(tmp_path, 4, change=with_knots)) as (app, _pilot):
-        (line,) = (line for line in text_of(app) if "▸ leaf" in line)
-        assert " ".join(line.split()[4:]) == (
-            "+391 KiB ▲ growing 6 s ▸ leaf (a.c:3) ×4 stacks ← serve"
-        )
-
-
 TWINS = 1, 2
 
 

@@ -187,16 +187,6 @@ async def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatc
 # --- the registry ---
 
 
-def test_names_and_keys_are_unique() -> None:
-    from tracelloc.ui.live_screen import LIVE_KEYS
-
-    assert len({view.name for view in VIEWS}) == len(VIEWS)
-    keys = [view.key for view in VIEWS] + [binding.key for binding in LIVE_KEYS]
-    taken = {key for each in LIST_KEYS for key in each.key.split(",")} - {"enter"}
-    assert len(set(keys)) == len(keys)
-    assert not taken & set(keys)
-
-
 async def test_one_view_more_one_less(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import SIZES, compare, line_with, shown, text_of
+from tests.ui.screens import line_with, shown, text_of
 from tests.ui.source import (
     CACHE,
     LEAK,
@@ -70,14 +70,6 @@ def notes(app: LiveApp) -> str:
     """The line below the tabs."""
     lines = text_of(app)
     return lines[1 + next(at for at, line in enumerate(lines) if line.startswith(" 1 Stacks"))]
-
-
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@on_live_screen()
-async def test_first_screen(app: LiveApp, pilot: Pilot[int], size: tuple[int, int]) -> None:
-    """Is the heap growing, how fast, which stack is it: without a key pressed."""
-    await compare("live", app, pilot)
-    assert rows(app) == BY_BYTES
 
 
 @on_live_screen()

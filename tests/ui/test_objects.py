@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
 
 from tests.pythonobjects import SESSION, census, growing
 from tests.snapshots import with_facets
-from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.screens import text_of
 from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, shop, tick
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.snapshots.snapshot import Snapshot
@@ -24,12 +23,10 @@ def python_shop(directory: Path) -> FakeSource:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
-    async with live(python_shop(tmp_path), size=size) as (app, pilot):
+async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path) -> None:
+    async with live(python_shop(tmp_path)) as (app, pilot):
         table = app.screen.query_one("#stacks", Table)
         assert table.order[0] == TypeKey(SESSION)
-        await compare("types-grow", app, pilot)
         await press(app, pilot, "enter")
         assert app.state.settings.view.name == "objects"
         order = app.screen.query_one("#objects", Table).order
@@ -39,7 +36,6 @@ async def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[
         for key, cursor in (("end", 2), ("up", 1), ("home", 0), ("down", 1)):
             await press(app, pilot, key)
             assert rows.cursor == cursor
-        await compare("objects", app, pilot)
         await press(app, pilot, "slash", *"sess", "enter")
         assert app.screen.query_one("#objects", Table).order == [TypeKey(SESSION)]
 

@@ -95,18 +95,6 @@ async def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
         assert not any("Processes" in line for line in text_of(app))
 
 
-async def test_output_is_plain_text(source: FakeSource, terminal: ProgramTerminal) -> None:
-    source.last_output = terminal.last_output
-    program_writes(terminal, b"\x1b[32mhello\x1b[0m\n 5%\r10%\nname? ")
-    async with live(source, SIZE) as (app, pilot):
-        await press(app, pilot, "0")
-        lines = [line.rstrip() for line in text_of(app)]
-        assert lines[lines.index("hello") :][:3] == ["hello", "10%", "name?"]
-        # Keys are the screen's.
-        await press(app, pilot, "enter", "q")
-        assert not app.is_running
-
-
 async def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
     source.last_output = terminal.last_output
     program_writes(terminal, b"".join(b"line %d\n" % n for n in range(100)))

@@ -20,10 +20,7 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import head_text
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import HOLD_S
-from tracelloc.ui.picture import Pictures
-from tracelloc.ui.stackviews import STACKS
 from tracelloc.ui.tableview import Table, TableRows
-from tracelloc.ui.view import Journal, Settings
 
 pytestmark = pytest.mark.long
 
@@ -76,15 +73,21 @@ async def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
         n: [(name or "x", f"/opt/{name}", f"/src/{name}.c", n), ("main", "/opt/app", None, None)]
         for n, name in enumerate(HOSTILE, 1)
     }
-    source = FakeSource(stacks, tmp_path, target=Target(1, HOSTILE[1]))
-    for stack in stacks:
-        source.allocate(stack, 1000 * stack)
+    stacks[99] = [(name or "x", f"/opt/{name}", None, None) for name in HOSTILE]
+    threads = dict(enumerate(HOSTILE, 101))
+    source = FakeSource(
+        stacks, tmp_path, target=Target(1, HOSTILE[1]),
+        change=lambda one: replace(one, thread_names=threads),
+    )  # fmt: skip
+    for tid, stack in enumerate(stacks, 101):
+        source.allocate(stack, 1000 * stack, tid)
+        source.free(source.allocate(stack, 10, tid))
     source.pass_second()
     async with live(source, size) as (app, pilot):
         for key in EVERY_VIEW:
-            await press(app, pilot, key)
+            await press(app, pilot, key, "down", "asterisk")
             assert harmless(app), text_of(app)
-        await press(app, pilot, "1")
+        await press(app, pilot, "1", "home")
         # In full only at one size: they are many.
         for _ in HOSTILE if size == (80, 24) else HOSTILE[:2]:
             await press(app, pilot, "enter")
@@ -269,13 +272,6 @@ async def test_ten_thousand_rows_cost_what_is_seen() -> None:
         assert len(asked) <= 80
 
 
-def test_pictures_say_what_they_cost(source: FakeSource) -> None:
-    pictures, settings = Pictures(source, Journal()), Settings(STACKS)
-    picture = pictures.make(pictures.take_snapshot(settings), settings)
-    assert 0 < picture.computing_s < 5
-    assert picture.names_pending == 0
-
-
 async def test_a_snapshot_per_tick(source: FakeSource) -> None:
     before = source.taken
     async with live(source) as (app, pilot):
@@ -291,14 +287,6 @@ async def test_keys_by_the_mouse_and_their_line(app: LiveApp, pilot: Pilot[int])
     assert "/ Search" in line
     await press(app, pilot, "down", "up", "a")
     assert footer._labels is before
-    await press(app, pilot, "slash")
-    # All keys are letters to search for. These are known after the next frame.
-    await until(
-        app, pilot, lambda: text_of(app)[-1] == "⏎ Keep the search esc Clear it ^p Commands"
-    )
-    await press(app, pilot, "escape")
-    await until(app, pilot, lambda: text_of(app)[-1] == line)
-    line = text_of(app)[-1]
     await pilot.hover(KeyFooter, offset=(line.index("Mark"), 0))
     assert app.screen.query_one(KeyFooter).tooltip == "Set a mark to compare with (d)"
     await pilot.click(KeyFooter, offset=(line.index("Mark"), 0))

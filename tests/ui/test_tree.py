@@ -1,16 +1,11 @@
 """The tree of lines: what is open, where the cursor is, what survives new figures."""
 
-import pytest
 from textual.pilot import Pilot
 
 from tests.trees import build_tree
 from tests.ui.screens import (
-    SIZES,
-    Size,
     ViewApp,
-    compare,
     harmless,
-    hostile_tree,
     on_screen,
     path,
     sample_tree,
@@ -19,7 +14,6 @@ from tests.ui.screens import (
     weights,
 )
 from tracelloc.show.presentation.calltree import Step
-from tracelloc.show.presentation.profile import Metric
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tree import TreeView
@@ -47,22 +41,12 @@ HOTTEST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
 @on_screen(TreeView)
-async def test_picture(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
-    """The heaviest path is open without a key pressed."""
+async def test_the_heaviest_path_is_open(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree()), at_once=True)
     await pilot.press("down", "down", "down")
-    await compare("tree", app, pilot)
     assert shown(view) == HOTTEST
     assert any("http::serve" in text for text in styled(app, "bold"))
-
-
-@on_screen(TreeView)
-async def test_inverted_picture(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
-    view.show(Nodes(sample_tree(inverted=True), Metric.BLOCKS, inverted=True), at_once=True)
-    await pilot.press("end", "right")
-    await compare("tree-inverted-blocks", app, pilot)
 
 
 @on_screen(TreeView)
@@ -130,56 +114,6 @@ async def test_search(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
     view.show(Nodes(sample_tree(), search=Search("no such function")), at_once=True)
     await pilot.pause()
     assert "found: 0.0 %" in text_of(app)[-1]
-
-
-@on_screen(TreeView)
-async def test_mouse(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
-    view.show(Nodes(sample_tree()), at_once=True)
-    await pilot.pause()
-    await pilot.click(view, offset=(30, 9))
-    assert name_of(view) == "json::parse"
-    await pilot.click(view, offset=(30, 9), times=2)
-    assert "wrap" in shown(view)
-
-
-@on_screen(TreeView, (80, 12))
-async def test_only_visible_rows_drawn(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
-    """Scrolling follows the cursor, fixed lines stay."""
-    view.show(Nodes(sample_tree()), at_once=True)
-    while name_of(view) != "plugins":
-        await pilot.press("down")
-    await pilot.press("right", "end")
-    await pilot.pause()
-    screen = text_of(app)
-    assert "live" in screen[0]
-    assert "start_thread" in screen[-2]
-    assert "start_thread" in screen[-1]
-    await pilot.press("pageup", "pageup", "pageup", "pageup", "pageup")
-    await pilot.pause()
-    assert "api-server" in text_of(app)[1]
-
-
-@on_screen(TreeView)
-async def test_nothing_to_show(app: ViewApp, pilot: Pilot[None], view: TreeView) -> None:
-    keys = ("down", "enter", "right", "left", "asterisk", "minus", "o", "end")
-    await pilot.press(*keys)
-    view.show(Nodes(build_tree([], Step("app", None)), empty="none"), at_once=True)
-    await pilot.press(*keys)
-    assert "none" in text_of(app)[1]
-    assert not app.sent
-
-
-@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
-@on_screen(TreeView)
-async def test_hostile_names(app: ViewApp, pilot: Pilot[None], view: TreeView, size: Size) -> None:
-    view.show(Nodes(hostile_tree()), at_once=True)
-    await pilot.press("asterisk")
-    assert harmless(app)
-    for _ in range(4):
-        for _ in range(5):
-            view.action_cursor(1)
-        await pilot.pause()
-        assert harmless(app)
 
 
 @on_screen(TreeView, (60, 20))
