@@ -1,1 +1,1 @@
-"""Readers of what others have written, fed with damaged input: by atheris, and by a mutator."""
+"""Readers of what others have written, fed with damaged input by a mutator."""

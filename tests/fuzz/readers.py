@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.commands import run
-from tests.fuzz import mallocheap, pythonheap, sharedarea
+from tests.fuzz import pythonheap, sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, in_memory, symbol_sections
 from tracelloc.architecture import elf_architecture, native
 from tracelloc.command.customallocators import parse_custom_allocators
@@ -444,7 +444,6 @@ READERS: dict[str, Reader] = {
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
     "answers": _answers, "stacks": _stacks, "python": _python,
     "shared area": sharedarea.play, "heap": _heap, "python heap": pythonheap.play,
-    "malloc heap": mallocheap.play,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -552,7 +551,6 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
         "heap": [_heap_image()], "usdt": [NOTES],
         "shared area": sharedarea.honest(), "python heap": pythonheap.honest(),
-        "malloc heap": [mallocheap.honest()],
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

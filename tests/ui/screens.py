@@ -7,13 +7,14 @@ instead of compared, to be read as a change like any other.
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import textual._wait
 from rich.segment import Segment
 from textual.app import App, ComposeResult
@@ -22,9 +23,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 import tracelloc.ui
-from tests.trees import build_tree
 from tracelloc.record.session.terminal import ProgramTerminal
-from tracelloc.show.presentation.calltree import CallTree, Step
+from tracelloc.show.presentation.calltree import CallTree, Merger, Step
 from tracelloc.show.presentation.profile import Metric
 
 STYLES = Path(tracelloc.ui.__file__).with_name("app.tcss")
@@ -212,6 +212,19 @@ SAMPLE = [
     (6, ("start_thread!/lib/libc.so.6", "worker", "queue::pop"), (7 * MIB, 99, 1000)),
     *((10 + n, ("main", "plugins", f"plugin_{n:02}"), (20_000 + n, 3, 0)) for n in range(30)),
 ]
+
+
+def build_tree(
+    stacks: Sequence[tuple[int, Sequence[Step], Mapping[Metric, int]]], root: Step
+) -> CallTree:
+    """A tree of (stack index, its steps from the root on, its weights)."""
+    merger = Merger(root)
+    ends = np.array([merger.add(path)[-1] for _, path, _ in stacks], np.int64)
+    weights = {
+        metric: np.array([weight.get(metric, 0) for *_, weight in stacks], np.int64)
+        for metric in Metric
+    }
+    return CallTree.from_merged(merger.merged(), ends, [index for index, *_ in stacks], weights)
 
 
 def sample_tree(*, inverted: bool = False, without: frozenset[int] = frozenset()) -> CallTree:

@@ -6,8 +6,6 @@ from tests.ui.screens import (
     MIB,
     ViewApp,
     on_screen,
-    shown,
-    shown_on,
     styled,
     text_of,
 )
@@ -71,33 +69,6 @@ THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
     return thread_table(threads, ACTIVITY, Sorting(column, column != "thread"), "")
-
-
-async def test_what_threads_did() -> None:
-    assert [row.tid for row in thread_rows(HELD, ACTIVITY, narrowed=True)] == [
-        4242, 4243, 4250, 4_194_303,
-    ]  # fmt: skip
-    view = Table(COLUMNS)
-    async with shown_on(view, (130, 24)) as (app, pilot):
-        view.show(threads_by("bytes"))
-        await pilot.pause()
-        text = shown(app)
-        assert "freed by other threads: 3.00 MiB in 160 blocks" in text
-        assert "1.3 % of all frees" in text
-        assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
-        view.show(threads_by("freed"), at_once=True)
-        await pilot.pause()
-        assert "freed ▼" in text_of(app)[0]
-        assert view.order == [4242, 4243, 4300, 0, 4250, 4_194_303], "who frees only is there"
-        await pilot.press("home", "down", "down")
-        assert text_of(app)[-1] == " 4300 reaper: no blocks to or from others"
-        await pilot.press("down", "enter")
-        assert app.sent[-1].key == 0
-        assert THREADS_VIEW.choose(0, Settings(THREADS_VIEW)) is None, "what is nobody's"
-        view.show(thread_table(THREADS, ACTIVITY, Sorting("bytes"), "~"), at_once=True)
-        await pilot.pause()
-        assert "~3.00 MiB in ~160 blocks" in text_of(app)[-2]
-        assert "~52.0 MiB" in text_of(app)[1]
 
 
 @on_screen(lambda: Table(histogram_columns("size")))
@@ -175,6 +146,7 @@ async def test_sorting_threads(app: ViewApp, pilot: Pilot[None], view: Table) ->
     await pilot.click(view, offset=(20, 2), times=2)
     assert [message.key for message in app.sent] == [4243, 4242]
     assert any("4242" in text for text in styled(app, "bold"))
+    assert THREADS_VIEW.choose(0, Settings(THREADS_VIEW)) is None, "what is nobody's"
     settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
     assert isinstance(settings, Settings)
     assert settings.limits.tid == 4242

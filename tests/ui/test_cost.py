@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tests.trees import build_tree
-from tests.ui.screens import ViewApp, lines_of, path, shown_on, weights
+from tests.ui.screens import ViewApp, build_tree, lines_of, path, shown_on, weights
 from tracelloc.show.presentation.calltree import Step
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.nodes import Nodes

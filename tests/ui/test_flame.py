@@ -6,9 +6,9 @@ import random
 import pytest
 from textual.pilot import Pilot
 
-from tests.trees import build_tree
 from tests.ui.screens import (
     ViewApp,
+    build_tree,
     harmless,
     on_screen,
     path,
@@ -102,6 +102,8 @@ def test_searches_and_colours() -> None:
     assert found("vec.*push", "Vec<T>::push")
     assert not found("VEC", "Vec<T>::push")
     assert found("operator[", "std::map::operator[](int)")
+    of_two_files = [(n, path(f"f!{n}"), weights(1, 1, 0)) for n in (1, 2)]
+    assert len(build_tree(of_two_files, Step("app", None))) == 3
     assert module_colour("/a/libfoo.so", 6) == module_colour("/b/libfoo.so", 6)
     assert 0 <= module_colour(None, 6) < 6
     assert [growth_colour(g, 100) for g in (-1, 0, 9, 10)] == [0, 1, 2, 3]

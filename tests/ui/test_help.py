@@ -4,8 +4,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from tests.ui.screens import line_with, shown, text_of
-from tests.ui.source import CACHE, FakeSource, on_live_screen, press, tick
+from tests.ui.screens import shown, text_of
+from tests.ui.source import on_live_screen, press
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.tableview import Table
 
@@ -66,15 +66,3 @@ async def test_help_wraps_and_begins_with_the_keys_of_the_list(
         await press(app, pilot, "pagedown")
     lines = [row[1] if isinstance(row, tuple) else row for row in rows]
     assert [line for line in lines if line not in seen] == []
-
-
-@on_live_screen((160, 40))
-async def test_column_of_differences(app: LiveApp, pilot: Pilot[int], source: FakeSource) -> None:
-    await press(app, pilot, "M")
-    source.pass_second()
-    source.allocate(CACHE, 3000)
-    await tick(app, pilot)
-    for found in ({"change"}, {"live", "share"}):
-        await press(app, pilot, "d")
-        titles = line_with(app, "growth/min")
-        assert {word for word in ("change", "live", "share") if word in titles} == found

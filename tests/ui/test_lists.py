@@ -9,9 +9,9 @@ import pytest
 from textual.events import MouseScrollDown
 from textual.pilot import Pilot
 
-from tests.trees import build_tree
 from tests.ui.screens import (
     ViewApp,
+    build_tree,
     line_with,
     on_screen,
     path,

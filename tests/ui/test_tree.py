@@ -2,9 +2,9 @@
 
 from textual.pilot import Pilot
 
-from tests.trees import build_tree
 from tests.ui.screens import (
     ViewApp,
+    build_tree,
     harmless,
     on_screen,
     path,

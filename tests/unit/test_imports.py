@@ -83,23 +83,6 @@ def test_version_needs_no_parser() -> None:
     assert "argparse" not in imported_by(RUN.format(arguments=["--version"]))
 
 
-@pytest.mark.parametrize(
-    ("modules", "most"),
-    [
-        (["snapshots.snapshot"], 13),
-        (["show.recording.reader", "show.report.sections", "show.filters"], 64),
-    ],
-    ids=["snapshot", "report of a recording"],
-)
-def test_few_modules_are_imported_together(modules: list[str], most: int) -> None:
-    """With what they import in turn, and the packages that all of them are in."""
-    names = [f"tracelloc.{name}" for name in modules]
-    found = imported_by(f"import sys, {', '.join(names)}\nprint(*sys.modules, file=sys.stderr)")
-    own = sorted(name for name in found if name.split(".")[0] == "tracelloc")
-    assert set(names) < set(own)
-    assert len(own) <= most, own
-
-
 def test_reports_need_no_screen_and_no_file_format() -> None:
     found = imported_by(TRACE)
     assert "tracelloc.show.report.sections" in found

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, ROOT
-from tests.kernels.__main__ import ROWS, Result, chosen, main, read
+from tests.kernels.__main__ import ROWS, Result, read
 
 
 @pytest.mark.parametrize("selection", sorted({row.selection for row in ROWS}))
@@ -31,27 +31,3 @@ def test_a_row_without_tests_has_failed(tmp_path: Path, tests: str | None) -> No
     read(result, tmp_path, 4 if tests is None else 0)
     assert result.outcome.startswith("NO TEST RAN (exit status ")
     assert not result.is_good
-
-
-def test_a_row_with_tests_and_words_that_are_unknown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "demo.txt").write_text("demo ended with status 0\n")
-    case = "<testcase classname='tests.test_a' name='{}'>{}</testcase>"
-    cases = case.format("one", ""), case.format("two", "<failure/>")
-    for count, outcome in ((1, "exact"), (2, "1 failed, exit status 1")):
-        (tmp_path / "tests.xml").write_text(f"<testsuite>{''.join(cases[:count])}</testsuite>")
-        result = Result(ROWS[0])
-        read(result, tmp_path, count - 1)
-        assert (result.outcome, result.passed) == (outcome, 1)
-    with pytest.raises(SystemExit) as caught:
-        main(["7.19", "full"])
-    text = str(caught.value.code)
-    assert text.startswith("no kernel's name contains 7.19 and full; there are\n")
-    assert all(f"\n  {row.name}" in text for row in ROWS)
-    assert not any(row.is_arm for row in [*chosen([]), *chosen(["trixie"])])
-    assert chosen(["arm64"]) == [row for row in ROWS if row.is_arm]
-    assert {row.package for row in chosen(["arm64-16k"])} == {"linux-image-arm64-16k/trixie"}
-    assert chosen(["library"]) == [row for row in ROWS if row.part == "library"]
-    assert main(["--list"]) == 0
-    assert capsys.readouterr().out.splitlines() == [row.name for row in ROWS]

@@ -83,19 +83,6 @@ def test_placeholders_devices_and_pipes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of other users")
-def test_files_belong_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = OutputFile.by_suffix(str(tmp_path / "a.json"))
-    monkeypatch.setenv("SUDO_UID", "1234")
-    monkeypatch.setenv("SUDO_GID", "5678")
-    output.write([b""])
-    status = output.path.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o600)
-    monkeypatch.setenv("SUDO_UID", "-1; rm")
-    output.write([b""])
-    assert output.path.stat().st_uid == os.geteuid()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of other users")
 def test_a_pipe_of_somebody_else(tmp_path: Path) -> None:
     """It would get what only its owner is to see."""
     pipe = tmp_path / "pipe.folded"

@@ -95,15 +95,6 @@ def moment_of_tables(connection: sqlite3.Connection) -> None:
     put_moments(connection, moment(head))
 
 
-def moment_of_columns(connection: sqlite3.Connection) -> None:
-    """A table that is larger than a moment may be, all of it stored."""
-    count = 12 * MIB
-    head = {"facts": {"set": {}}, "processes": [[1, 0, {"set": {}}, {"totals": [9, count, count]}]]}
-    text = json.dumps(head).encode()
-    start = struct.pack("<I", len(text)) + text
-    put_moments(connection, repeated(start, bytes(MIB), count * (4 + 72) // MIB))
-
-
 def put(
     connection: sqlite3.Connection, table: str, keys: Iterable[tuple[int, int]], data: bytes
 ) -> None:
@@ -111,12 +102,6 @@ def put(
     for number, owner in keys:
         row = (number, owner, 0, checksum(data, owner, 0), data)
         connection.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", row)
-
-
-def names_of_lists(connection: sqlite3.Connection) -> None:
-    data = packed_parts(b"[", *[b"[]," * (MIB // 3)] * 120, b"[]]")
-    connection.execute("DELETE FROM names")
-    put(connection, "names", ((number, 0) for number in range(1, 6)), data)
 
 
 def names_that_add_up(connection: sqlite3.Connection) -> None:
@@ -151,8 +136,6 @@ def about_everything(connection: sqlite3.Connection) -> None:
         (moment_of_zeros, "a snapshot is damaged"),
         (moment_of_lists, "it would take more than 256 MiB of memory"),
         (moment_of_tables, "it would take more than 256 MiB of memory"),
-        (moment_of_columns, "it would take more than 256 MiB of memory"),
-        (names_of_lists, "it would take more than 512 MiB of memory"),
         (names_that_add_up, "it would take more than 512 MiB of memory"),
         (stacks_of_nothing, "it would take more than 512 MiB of memory"),
         (millions_of_moments, "its list of snapshots is damaged"),

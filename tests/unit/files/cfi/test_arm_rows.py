@@ -169,28 +169,3 @@ def addresses(cfi: Cfi) -> np.ndarray:
         start, size = table[0].fde(offset)
         pieces.append(np.arange(start, start + size, 4, dtype=np.uint64))
     return np.concatenate(pieces)
-
-
-# Per file: instructions, reasons of those without a row, call sites, reasons. The registers are
-# those of setcontext and longjmp (x0, which points to saved ones); `rawmemchr` returns by x15.
-WITHOUT = {
-    "libc.so.6": (271915, {"CFA_REGISTER": 56, "RETURN_ADDRESS": 9}, 14233, {"RETURN_ADDRESS": 1}),
-    "libm.so.6": (69077, {}, 5464, {}),
-    "libstdc++.so.6": (240372, {}, 19866, {}),
-    "ld-linux-aarch64.so.1": (
-        28228, {"CFA_REGISTER": 22, "RETURN_ADDRESS": 9}, 1315, {"RETURN_ADDRESS": 1},
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WITHOUT)
-def test_what_has_no_row(name: str) -> None:
-    cfi = open_cfi(library(name))
-    found: list[object] = []
-    for wanted in (addresses(cfi), cfi.call_sites()):
-        rows = cfi.rows(wanted).tolist()
-        reasons = Counter(
-            Reason(row >> 8 & 0xFF).name for row in rows if row & 0xF == Kind.UNENCODABLE
-        )
-        found += [len(rows), dict(reasons)]
-    check_figures(tuple(found), WITHOUT[name])

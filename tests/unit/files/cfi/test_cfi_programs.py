@@ -244,12 +244,6 @@ def test_wide_and_old_entries() -> None:
     assert state_at(entries, len(first), 0)[1] == 16
 
 
-@pytest.mark.parametrize("version", [1, 3, 4])
-def test_versions(version: int) -> None:
-    assert run(b"\x0e\x10", version=version)[1] == 16
-    assert run(b"", version=version, ra=b"\x10")[3] == RA
-
-
 def test_augmentation_data_longer_than_127_bytes_or_its_entry() -> None:
     entries, at = section(b"\x0e\x10")
     for length_at in (15, at + 16):  # of the CIE's, and of the FDE's

@@ -2,14 +2,12 @@
 
 import functools
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyderust
 import pytest
 
 from tests.commands import outcome, run
@@ -94,34 +92,6 @@ def rust_libraries() -> tuple[str, ...]:
     paths = [*root.glob("lib/**/librustc_driver-*.so"), *target.glob("libstd-*.so")]
     assert paths
     return tuple(name for path in paths for name in symbols(path.resolve(), "-D"))
-
-
-RUST = re.compile(r"_?_(?:R[A-Z]|ZN.*17h[0-9a-f]{16}E)")
-
-
-PROGRAMS = [
-    (),
-    ("-C", "opt-level=3"),
-    ("-C", "symbol-mangling-version=v0"),
-    ("-C", "symbol-mangling-version=v0", "-C", "opt-level=3", "-C", "debuginfo=1"),
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("flags", PROGRAMS, ids=" ".join)
-def test_every_rust_name_of_a_program_is_right(builder: Builder, rust: str, flags: tuple[str, ...]):
-    names = [n for n in symbols(builder.rust("names", *flags)) if RUST.match(n)]
-    assert len(names) > 400
-    assert [demangle(n) for n in names] == [expected(rust, n, pyderust.demangle(n)) for n in names]
-    if rust != "pyderust" and names[0].startswith("_R"):
-        return
-    readable = "\n".join(map(demangle, names))
-    assert "größe::länge" in readable
-    if "opt-level=3" not in flags:
-        assert "größe::数::数える" in readable
-    if "symbol-mangling-version=v0" in flags:
-        assert "by_pointer::<for<'a, 'b> fn(&'a str, &'b mut [u8]) -> &'a str>" in readable
-        assert r"Square<-7, true, '\''>" in readable
 
 
 @pytest.mark.long

@@ -91,16 +91,6 @@ BODY = (
 )
 
 
-@pytest.mark.parametrize("version", [2, 3, 4])
-@pytest.mark.parametrize("wide", [False, True])
-def test_versions(version: int, wide: bool) -> None:
-    program = Source(BODY, version=version, wide=wide).program()
-    assert program.find(0x1088) == (2, 12)
-    names = [program.file_name(n, "/build") for n in range(5)]
-    assert names == [None, "/build/a.c", "/build/inc/b.c", "/abs/c.c", None]
-    assert program.file_name(1, "") == "a.c"
-
-
 def test_version_5_and_instructions() -> None:
     """Directory 0 and file 0 count; MD5 and what else there may be is passed over."""
     strings = b"/comp\0inc\0a.c\0b.c\0"

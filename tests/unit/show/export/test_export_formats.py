@@ -25,7 +25,6 @@ from tests.unit.profiles import (
     PprofProfile,
     frame,
     hostile,
-    large,
     peaked,
     profile,
     sample,
@@ -36,7 +35,6 @@ from tracelloc.command.subcommands import find_subcommand
 from tracelloc.errors import UsageError
 from tracelloc.show.export import EXPORTERS, FORMATS
 from tracelloc.show.export.pprof import varint
-from tracelloc.show.presentation.combined import difference
 from tracelloc.show.presentation.profile import FIGURES, Metric, Profile
 
 SUMS = {
@@ -178,18 +176,6 @@ def test_pprof_default_sample_type(metric: Metric, name: str) -> None:
 
 
 @pytest.mark.long
-def test_go_reads_peaks(tmp_path: Path) -> None:
-    """They are what is shown first, and can be subtracted from files without them."""
-    plain = saved(tmp_path / "a.pb.gz", peaked())
-    top = go_pprof(tmp_path, *TOP, saved(tmp_path / "peak.pb.gz", peaked(), Metric.PEAK))
-    assert "Type: peak_space" in top
-    assert "accounting for 4650B, 100% of 4650B total" in top
-    assert "Type: inuse_space" in go_pprof(tmp_path, "-top", plain)
-    message = decoded(written(".pb.gz", peaked(), Metric.TEMPORARY))
-    assert [each.value[4] for each in message.sample] == [0, 0, 0, 6]
-
-
-@pytest.mark.long
 def test_go_reads_pprof(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pb.gz", small())
     for name, total in (("inuse_space", 716), ("inuse_objects", 4), ("alloc_space", 6316)):
@@ -209,24 +195,6 @@ def test_go_reads_pprof(tmp_path: Path) -> None:
     focused = go_pprof(tmp_path, "-top", "-tagfocus=bytes=250b:", path)
     assert "[runtime]" in focused
     assert "grow" not in focused
-
-
-@pytest.mark.long
-def test_go_reads_templates_whole(tmp_path: Path) -> None:
-    found = large(20, 6)
-    path = saved(tmp_path / "a.pb.gz", found)
-    top = go_pprof(tmp_path, "-top", "-nodefraction=0", "-nodecount=0", path)
-    assert found.samples[0].stack.frames[0].symbol in top
-
-
-@pytest.mark.long
-def test_go_reads_differences(tmp_path: Path) -> None:
-    a = saved(tmp_path / "a.pb.gz", profile(list(small().samples[:1])))
-    top = go_pprof(tmp_path, *TOP, f"-diff_base={a}", saved(tmp_path / "b.pb.gz", small()))
-    assert "[runtime]" in top
-    assert "grow" not in top
-    found = difference(small(), profile(list(small().samples[1:])))
-    assert "-400B" in go_pprof(tmp_path, *TOP, saved(tmp_path / "d.pb.gz", found))
 
 
 def test_speedscope_json_and_counters() -> None:

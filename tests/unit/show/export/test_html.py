@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -286,18 +285,6 @@ def test_thirty_thousand_frames(
     took = chrome.evaluate("(() => { const t = performance.now(); page.setInverted(true);"
                            "return performance.now() - t; })()")  # fmt: skip
     assert took <= 2000
-
-
-def test_an_empty_profile_has_a_page(chrome: Chrome, tmp_path: Path) -> None:
-    open_page(chrome, tmp_path, profile([]))
-    assert "0 B live" in text(chrome, "#subtitle")
-
-
-def test_pages_are_whole_without_the_checkout() -> None:
-    assert shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES)).decode()
-    assert not re.findall(r"@[A-Z]+@", content)
-    assert not re.search(r"(src|href)=|https?://|@import|url\(", content)
 
 
 def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path: Path) -> None:

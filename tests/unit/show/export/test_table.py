@@ -1,24 +1,20 @@
 """Tables of stacks: CSV and Parquet, and the queries of the manual."""
 
-import csv
-import io
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from tests.unit.profiles import hostile, small
+from tests.unit.profiles import small
 from tracelloc.model.process import Target
 from tracelloc.show import manual
 from tracelloc.show.export import EXPORTERS
-from tracelloc.show.presentation.combined import difference, joined_profile
+from tracelloc.show.presentation.combined import joined_profile
 from tracelloc.show.presentation.profile import Metric, Profile
 
 QUERIES = manual.text_of("queries.sql").split("\n\n")[1:]
-NAMES = ("host", "namespace", "pod", "container", "pid", "command", "executable")
 
 
 def of(number: int) -> Profile:
@@ -76,17 +72,3 @@ def test_both_formats_are_one_table() -> None:
     assert parquet.fetchall() == text.fetchall()
     sizes = [row[0] for row in duckdb.sql("SELECT bytes FROM 'stacks-after.parquet'").fetchall()]
     assert sizes == sorted(sizes, reverse=True)
-
-
-@pytest.mark.parametrize("profile", [hostile(), difference(small(), small())])
-def test_hostile_names_and_differences(profile: Profile, tmp_path: Path) -> None:
-    path = tmp_path / "s.parquet"
-    path.write_bytes(b"".join(EXPORTERS[".parquet"].write(profile, Metric.BYTES)))
-    text = b"".join(EXPORTERS[".csv"].write(profile, Metric.BYTES)).decode()
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    found = duckdb.sql(f"SELECT * FROM '{path}'")
-    assert found.columns == list(rows[0])
-    names = Counter(row[found.columns.index("function")] for row in found.fetchall())
-    assert len(names) > 1
-    # Spreadsheets take what begins so for formulas.
-    assert not any(row["function"].startswith(("=", "+", "-", "@")) for row in rows)

@@ -1,14 +1,10 @@
 """Short names: exact for each kind, and without surprises on whole libraries' names."""
 
 import random
-from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder
-from tests.unit.files.demangle.test_demangle import library, symbols
 from tests.unit.names import names_in
-from tracelloc.files.demangle import demangle
 from tracelloc.show.presentation.shortnames import shorten
 from tracelloc.text import LONGEST_TEXT
 
@@ -19,28 +15,6 @@ from tracelloc.text import LONGEST_TEXT
 def test_each_kind(name: str, short: str) -> None:
     assert shorten(name) == short
     assert shorten(short) == short
-
-
-def names_of(path: Path, *options: str) -> list[str]:
-    return sorted(map(demangle, symbols(path, *options)))
-
-
-@pytest.mark.long
-def test_whole_programs(builder: Builder) -> None:
-    names = names_of(library("libstdc++.so.6"), "-D")
-    names += names_of(builder.rust("names", "-C", "symbol-mangling-version=v0"))
-    names += names_of(builder.rust("names"))
-    assert len(names) > 5000
-    unchanged = 0
-    for name in names:
-        short = shorten(name)
-        assert len(short) <= len(name)
-        assert shorten(short) == short
-        # Its last words are still there.
-        assert short.count("{closure") <= name.count("{closure")
-        unchanged += short == name and "(" in name.replace("(anonymous namespace)", "")
-    # Types of functions and conversions to them.
-    assert unchanged <= len(names) // 200
 
 
 def test_broken_names_do_no_harm() -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests import snapshots
 from tests.unit.events import A, F, records, table_of
 from tests.unit.reports import json_report, text_report
-from tracelloc.architecture.x86_64 import ends_in_call
 from tracelloc.errors import UsageError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -220,19 +219,3 @@ def test_frames_and_suffixes() -> None:
     assert exporter_for("a.speedscope.json") is not exporter_for("a.json")
     with pytest.raises(UsageError, match=r"known are \.fg"):
         exporter_for("a.txt")
-
-
-def test_calls() -> None:
-    calls = [
-        "e8 01 02 03 04",
-        "90 90 ff d0",  # call *%rax
-        "41 ff d7",  # call *%r15
-        "ff 15 01 02 03 04",  # call *rip+x
-        "ff 50 18",  # call *0x18(%rax)
-        "ff 54 24 08",  # call *8(%rsp)
-        "ff 14 c5 00 10 40 00",  # call *table(,%rax,8)
-        "42 ff 94 c0 00 01 00 00",  # call *0x100(%rax,%r8,8)
-    ]
-    # Two jumps, three others, a push.
-    others = ["ff 25 01 02 03 04", "ff e0", "48 89 c7", "c3", "", "ff 30"]
-    assert [code for code in calls + others if ends_in_call(bytes.fromhex(code))] == calls

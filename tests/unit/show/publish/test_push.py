@@ -133,19 +133,6 @@ def test_profiles_arrive_with_names(server: Receiver) -> None:
             parse_label(wrong)
 
 
-def test_password_and_name(server: Receiver) -> None:
-    said: list[str] = []
-    url = server.url.replace("//", "//user:s%20cret@")
-    assert "cret" not in repr(config_of(url))
-    pushing = pusher(url, Heap(), said, name="shop", interval_s=60.0)
-    pushing.start()
-    pushing.close()
-    (got,) = server.got
-    assert got["headers"]["Authorization"] == "Basic dXNlcjpzIGNyZXQ="
-    assert got["query"]["name"].startswith("shop{")
-    assert said == []
-
-
 def test_errors_are_tried_again_in_order(server: Receiver) -> None:
     server.answers = [(500, b""), (503, b""), (429, b"")]
     heap = Heap()
