@@ -5,8 +5,9 @@
 A step is a call that changes something in the program or in the kernel, from the beginning of a
 trace until it is live, and from its end until nothing is left of it. Each step whose number is a
 multiple of EVERY is tried with a program of its own for each disturbance. Afterwards, the program's
-books (``books.c``) and the figures of a trace are equal. Says what is not, then how many were
-tried.
+books (``books.c``) and the figures of a trace are equal, and it has no other descriptors and
+mappings of ours than after a trace that nothing disturbed: the next one removes what a killed one
+has left. Says what is not so, then how many were tried.
 """
 
 import json
@@ -226,7 +227,17 @@ def started(way: str, command: Sequence[str]) -> Target:
     return Target(command, **preloaded)
 
 
-def problem(way: str, command: Sequence[str], step: int, whom: str, number: int) -> str:
+def ours(pid: int) -> list[str]:
+    """A process's descriptors and mappings that are ours."""
+    fds = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    paths = (*fds, *(line.split(maxsplit=5)[-1].strip() for line in maps))
+    return sorted(path for path in paths if path.startswith("/memfd:"))
+
+
+def problem(
+    way: str, command: Sequence[str], kept: list[str], step: int, whom: str, number: int
+) -> str:
     """Tries one disturbance at one step. Returns what is wrong afterwards; empty: nothing."""
     with started(way, command) as program:
         books: Books = {}
@@ -245,6 +256,8 @@ def problem(way: str, command: Sequence[str], step: int, whom: str, number: int)
             traced, wrong = figures_of(way, program, books)
             wrong = wrong or (f"then status {traced.status}" if traced.status else "")
         program.ask("run")
+        if not wrong and (left := ours(program.pid)) != kept:
+            wrong = f"it has {left}, not {kept}"
         return wrong or ("" if not program.end() else "the program failed")
 
 
@@ -253,6 +266,7 @@ def main() -> None:
     with started(way, command) as program:
         traced, wrong = figures_of(way, program, {})
         assert (traced.status, wrong) == (0, "")
+        kept = ours(program.pid)
     steps = range(every, traced.steps + 1, every)
     cases = [(step, *each) for step in steps for each in DISTURBANCES]
     workers = []
@@ -260,7 +274,7 @@ def main() -> None:
         worker = os.fork()
         if not worker:
             for step, whom, number in cases[share::WORKERS]:
-                wrong = problem(way, command, step, whom, number)
+                wrong = problem(way, command, kept, step, whom, number)
                 if wrong:
                     what = f"{way}: {signal.Signals(number).name} of the {whom} at step {step}"
                     os.write(1, f"{what}: {wrong}\n".encode())

@@ -161,10 +161,14 @@ def test_a_killed_tracelloc(targets: Targets) -> None:
 
 KILLED = """
 import os, signal, sys
-from tests.breakoff import inject
+from tracelloc.record.mallocs.discovery import EVERYTHING, allocators_in
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.sources.injected.injector import Injection
 Injection._set_state = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-inject(int(sys.argv[1]), sys.maxsize, withdraws=False)
+space = AddressSpace(Process(int(sys.argv[1])))
+space.refresh()
+Injection(space, allocators_in(space.modules, EVERYTHING)).begin()
 """
 
 
@@ -257,15 +261,6 @@ def test_filters_of_system_calls(targets: Targets) -> None:
     assert tracer.stop() == 0
     assert any("events come by probes" in message for message in tracer.messages)
     assert tracer.last()["lost_events"] == 0
-
-
-def test_killed_at_any_step(builder: Builder) -> None:
-    """The program goes on as before."""
-    command = [str(builder.c("pointers")), str(plugin(builder))]
-    run = outcome(sys.executable, "-m", "tests.breakoff", "9", *command, cwd=TARGETS.parents[1])
-    words = run.stdout.split()
-    assert words[1::2] == ["steps", "steps"], (run.stdout, run.stderr)
-    assert int(words[0]) > 100
 
 
 @pytest.mark.parametrize(

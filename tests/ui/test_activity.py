@@ -23,6 +23,7 @@ from tests.ui.source import (
 from tracelloc.heap.table import LiveTable
 from tracelloc.show.presentation.profile import Metric
 from tracelloc.ui.app import LiveApp
+from tracelloc.ui.histogramviews import THREADS
 from tracelloc.ui.nodes import ROOT, Nodes
 from tracelloc.ui.tableview import Table
 
@@ -96,6 +97,7 @@ async def test_threads(source: FakeSource) -> None:
         )
         view = app.screen.query_one("#threads", Table)
         assert set(view.order) == {101, 102, 103, 104}
+        assert THREADS.choose(0, app.state.settings) is None, "what is nobody's"
         activity = app.state.picture.snapshot.threads
         works = {work.tid: work for work in activity.threads}
         work = works[101]

@@ -246,19 +246,3 @@ def test_cells_leave_out_what_does_not_fit_whole() -> None:
     assert name.within(30) == "record_request (server.c:32)"
     assert name.within(20) == "record_request"
     assert PathCell("/usr/src/shop/server.c:32").within(12) == "…server.c:32"
-
-
-async def test_folding_and_unfolding_lays_the_screen_out_once_or_twice(tmp_path: Path) -> None:
-    async with live(many_callers(tmp_path, 200)) as (app, pilot):
-        layouts: list[bool] = []
-        app.screen.screen_layout_refresh_signal.subscribe(
-            app.screen, lambda _screen: layouts.append(True), immediate=True
-        )
-        table = app.screen.query_one("#stacks", Table)
-        await press(app, pilot, "S")
-        for rows in (3, 204, 3):
-            layouts.clear()
-            await press(app, pilot, "S")
-            assert len(table.order) == rows
-            # For the rows and their scroll bar; for the height of the details below.
-            assert len(layouts) <= 2

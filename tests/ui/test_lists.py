@@ -12,7 +12,6 @@ from textual.pilot import Pilot
 from tests.ui.screens import (
     ViewApp,
     build_tree,
-    line_with,
     on_screen,
     path,
     program_writes,
@@ -20,7 +19,7 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tests.ui.source import FakeSource, live, on_live_screen, press, settle, until
+from tests.ui.source import FakeSource, on_live_screen, press, settle, until
 from tests.ui.test_picker import API, opened
 from tracelloc.model.process import Target
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
@@ -33,7 +32,6 @@ from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.state import VIEWS
 from tracelloc.ui.tableview import Table, TableRows
-from tracelloc.ui.view import Settings
 
 SIZE = (130, 24)
 MANY = 60
@@ -182,61 +180,3 @@ async def test_notes_need_no_report_of_a_new_size(monkeypatch: pytest.MonkeyPatc
         table.styles.height = 6
         await pilot.pause()
         assert "a note" in "\n".join(text_of(app))
-
-
-# --- the registry ---
-
-
-async def test_one_view_more_one_less(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
-
-    from tracelloc.ui.view import Sorting, View, ViewSelection
-
-    def make(selection: ViewSelection) -> TableRows:
-        sorting = selection.settings.sorting
-        order = sorted(range(3), reverse=sorting.descending)
-        cell = "stacks: {}".format
-        found = len(selection.stacks)
-        return TableRows(
-            order, lambda _key, _column: cell(found), sorting.column, sorting.descending
-        )
-
-    more: View[TableRows] = View(
-        title="More",
-        key="z",
-        maker=lambda _source: make,
-        widget=lambda: Table([Column("line", "line", 0)]),
-        choose=lambda key, settings: replace(settings, search=f"f{key}"),
-        sorting=Sorting("line", descending=False),
-    )
-    views = tuple(
-        replace(view, exists=lambda _source: False) if view.name == "ages" else view
-        for view in VIEWS
-    )
-    monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
-    async with live(source, SIZE) as (app, pilot):
-        tabs = line_with(app, "1 Stacks")
-        assert "5 Sizes 7 Threads 8 Log" in tabs
-        assert "9 Processes 0 Output R Memory F Functions Y Types C Chart z" in tabs
-        await press(app, pilot, "6")
-        assert app.state.settings.view.name == "stacks", "its key does nothing"
-        await press(app, pilot, "z")
-        assert app.state.settings.view is more
-        assert any("stacks: 60" in line for line in text_of(app))
-        table = app.screen.query_one("#more", Table)
-        assert list(table.order) == [0, 1, 2]
-        await press(app, pilot, "S")
-        assert list(table.order) == [2, 1, 0]
-        assert any("line ▼" in line for line in text_of(app))
-        await press(app, pilot, "home", "enter")
-        assert app.state.settings == Settings(
-            app.state.views[0],
-            search="f2",
-            sortings=app.state.settings.sortings,
-            selected=app.state.settings.selected,
-        )
-        assert set(app.journal.costs) == {"stacks", "more"}
-        await press(app, pilot, "question_mark")
-        shown = "\n".join(map(str, app.screen.query_one(Table).order))
-        assert "Show More" in shown
-        assert "Show Ages" not in shown

@@ -6,7 +6,6 @@ import shutil
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -206,15 +205,3 @@ def test_functions_that_share_bytes_or_cies() -> None:
     assert [decode(row).cfa_offset for row in found[:256]] == [8] * 16 + [16] * 240
     # For the second one it is a place before it.
     assert {decode(row).reason for row in found[256:]} == {Reason.DAMAGED}
-
-
-def test_from_several_threads(builder: Builder) -> None:
-    path = builder.c("frames", *FLAGS)
-    cfi = open_cfi(path)
-    sites = cfi.call_sites().tolist()
-    expected = [cfi.row(site) for site in sites]
-    for _ in range(5):
-        shared = open_cfi(path)
-        with ThreadPoolExecutor(4) as pool:
-            found = pool.map(lambda _: [shared.row(site) for site in sites], range(4))  # noqa: B023
-            assert list(found) == [expected] * 4

@@ -236,14 +236,6 @@ def test_no_file(tmp_path: Path) -> None:
         read_profile(tmp_path)
 
 
-def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelloc.show.importers.LARGEST_BYTES", 1 << 20)
-    path = tmp_path / "bomb.gz"
-    path.write_bytes(gzip.compress(bytes(8 << 20)))
-    with pytest.raises(TracellocError, match="larger than"):
-        read_profile(path)
-
-
 def test_long_locations_named_often_are_refused(tmp_path: Path) -> None:
     message = PprofProfile(string_table=["", "inuse_space", "bytes"])
     message.sample_type.add(type=1, unit=2)

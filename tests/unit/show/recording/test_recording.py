@@ -255,11 +255,6 @@ def test_a_file_that_is_there_is_left_alone(recorded: Path, tmp_path: Path) -> N
         RecordedTrace(tmp_path / "none.rec")
 
 
-def test_a_recording_of_nothing_leaves_no_file(tmp_path: Path) -> None:
-    RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0).close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     every = iter(traces(100.0))
     watch = SimpleNamespace(has_rules=True, leak_count=0)
