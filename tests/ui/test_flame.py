@@ -13,7 +13,6 @@ from tests.ui.screens import (
     on_screen,
     path,
     sample_tree,
-    styled,
     text_of,
     weights,
 )
@@ -107,15 +106,6 @@ def test_searches_and_colours() -> None:
     assert module_colour("/a/libfoo.so", 6) == module_colour("/b/libfoo.so", 6)
     assert 0 <= module_colour(None, 6) < 6
     assert [growth_colour(g, 100) for g in (-1, 0, 9, 10)] == [0, 1, 2, 3]
-
-
-@on_screen(FlameView)
-async def test_what_is_found(app: ViewApp, pilot: Pilot[None], view: FlameView) -> None:
-    view.show(Nodes(sample_tree(), search=Search("json")), at_once=True)
-    await pilot.press("down", "down", "down", "down", "right")
-    marked = styled(app, "underline")
-    assert all("*" in text or "found: 10.4 %" in text for text in marked)
-    assert len(marked) == 2
 
 
 @on_screen(FlameView, (100, 24))

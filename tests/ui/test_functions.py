@@ -1,4 +1,4 @@
-"""Functions: flat and cumulative figures, callers and callees."""
+"""Functions: flat and cumulative figures, callers and callees; and types."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.ui.screens import line_with
-from tests.ui.source import LIVE, on_live_screen, press, shop
+from tests.ui.source import DNS, LIVE, on_live_screen, press, shop
 from tracelloc.text import format_size
 from tracelloc.ui import functions
 from tracelloc.ui.app import LiveApp
@@ -75,3 +75,14 @@ async def test_flat_and_cumulative_callers_and_callees(app: LiveApp, pilot: Pilo
     assert [key.step.name for key in table().order] == ["cache_lookup"]  # type: ignore[attr-defined]
     await press(app, pilot, "escape", "escape")
     assert app.state.settings.view is STACKS
+
+
+@on_live_screen()
+async def test_rows_by_type(app: LiveApp, pilot: Pilot[int]) -> None:
+    await press(app, pilot, "Y")
+    table = app.screen.query_one("#types", Table)
+    assert len(table.order) == 2
+    await press(app, pilot, "slash", *"Record", "enter")
+    assert list(table.order) == [DNS]
+    await press(app, pilot, "enter")
+    assert app.state.settings.selected == DNS

@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, shown_on, text_of
-from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, settle, tick, until
+from tests.ui.source import LEAK, FakeSource, live, on_live_screen, press, settle, until
 from tracelloc.errors import TargetError
 from tracelloc.model.process import Target
 from tracelloc.show.tables import Column
@@ -270,14 +270,6 @@ async def test_ten_thousand_rows_cost_what_is_seen() -> None:
         assert table.key == 9_999
         assert any("9999" in line for line in text_of(app))
         assert len(asked) <= 80
-
-
-async def test_a_snapshot_per_tick(source: FakeSource) -> None:
-    before = source.taken
-    async with live(source) as (app, pilot):
-        await tick(app, pilot)
-        await tick(app, pilot)
-    assert source.taken == before + 3
 
 
 @on_live_screen()

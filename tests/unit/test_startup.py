@@ -2,13 +2,16 @@
 
 import os
 import sys
+import threading
 
 import pytest
 
 from tests.commands import run
 from tests.harness import PATIENCE_S
+from tracelloc import text
 from tracelloc.command.reports import first_wait_s
 from tracelloc.startup import StatusLine
+from tracelloc.text import Progress
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -57,3 +60,29 @@ def test_numpy_has_no_threads_and_programs_do_not_notice(given: str | None) -> N
     assert (is_imported, variable) == (str(given is None), str(given))
     if given is None:
         assert threads == "1"
+
+
+def test_quick_things_are_not_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    progress.note("reading")
+    progress.note("writing")
+    progress.end()
+    assert capsys.readouterr().err == ""
+
+
+def test_slow_things(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "PATIENCE_S", 0.0)
+    shown = threading.Event()
+    show = Progress._show
+
+    def told(self: Progress) -> None:
+        show(self)
+        shown.set()
+
+    monkeypatch.setattr(Progress, "_show", told)
+    progress = Progress()
+    progress.note("reading")
+    assert shown.wait(PATIENCE_S)
+    progress.note("writing")
+    progress.end()
+    assert capsys.readouterr().err == "tracelloc: reading…\ntracelloc: writing…\n"

@@ -89,7 +89,6 @@ def in_function(keys: str) -> str:
             in_function("kind = 'free', block = 7"),
             "block must be the number of an argument, 1 to 6",
         ),
-        (in_function("kind = 'free', block = true"), "block must be the number of an argument"),
         (in_function("kind = 'free', size_bytes = 16"), "unknown key 'size_bytes'"),
         (in_function("kind = 'alloc', size_bytes = 1048576"), "a number of bytes, 1 to 1,048,575"),
         (in_function("kind = 'alloc', size_bytes = '8'"), "size_bytes must be a number of bytes"),

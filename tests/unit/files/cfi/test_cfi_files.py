@@ -17,7 +17,6 @@ from tests.unit.readelfrows import rows_of_readelf
 from tests.unit.references import assembled, open_cfi, open_elf, without_section_headers
 from tests.unit.unwindrows import SIGNAL_FRAME, SIGNAL_RETURN, Kind, decode
 from tracelloc.architecture.x86_64 import ends_in_call
-from tracelloc.errors import UnsupportedError
 from tracelloc.files.cfi import core
 from tracelloc.files.cfi.core import RuleSet
 from tracelloc.files.cfi.module import FALLBACK_ROW, Cfi
@@ -227,9 +226,3 @@ def test_the_kernel_page_and_signal_returns() -> None:
     ((address, _),) = elf.find_functions(["__vdso_getcpu"])["__vdso_getcpu"].items()
     assert decode(cfi.row(address)).kind is Kind.SP
     assert decode(cfi.row(address)).cfa_offset == 8
-
-
-@pytest.mark.long
-def test_other_machines(builder: Builder) -> None:
-    with pytest.raises(UnsupportedError):
-        open_cfi(builder.c("plain", "-m32"))

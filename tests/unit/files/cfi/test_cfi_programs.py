@@ -27,12 +27,12 @@ def entry(body: bytes) -> bytes:
 
 def cie(
     initial: bytes = START, *, version: int = 1, augmentation: bytes = b"zR", data: bytes = b"\x1b",
-    aligns: bytes = b"\x01\x78", ra: bytes = b"\x10", number: int = 0,
+    aligns: bytes = b"\x01\x78", number: int = 0,
 ) -> bytes:  # fmt: skip
     extra = b"\x08\x00" if version == 4 else b""
     length = bytes([len(data)]) if augmentation.startswith(b"z") else b""
     head = struct.pack("<IB", number, version) + augmentation + b"\0" + extra
-    return entry(head + aligns + ra + length + data + initial)
+    return entry(head + aligns + b"\x10" + length + data + initial)
 
 
 def fde(program: bytes, at: int, code: int = CODE, size: int = SIZE) -> bytes:

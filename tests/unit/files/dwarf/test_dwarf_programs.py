@@ -46,22 +46,17 @@ class Source:
     counts: bytes = STANDARD
     unit: int = 1
     tables: bytes = b"inc\0\0a.c\0\0\0\0b.c\0\x01\0\0/abs/c.c\0\x01\0\0\0"
-    wide: bool = False
 
     def bytes(self) -> bytes:
-        offset = "<Q" if self.wide else "<I"
-        head = bytes([self.unit])
-        if self.version >= 4:
-            head += b"\x01"
+        head = bytes([self.unit]) + b"\x01"
         # is_stmt; lines advance by -5 to 8
         head += b"\x01" + struct.pack("b", -5) + bytes([14, len(self.counts) + 1]) + self.counts
         head += self.tables
         rest = struct.pack("<H", self.version)
         if self.version >= 5:
             rest += b"\x08\0"
-        rest += struct.pack(offset, len(head)) + head + self.body
-        size = b"\xff\xff\xff\xff" + struct.pack("<Q", len(rest)) if self.wide else None
-        return (size or struct.pack("<I", len(rest))) + rest
+        rest += struct.pack("<I", len(head)) + head + self.body
+        return struct.pack("<I", len(rest)) + rest
 
     def program(self, **sections: bytes) -> LineProgram:
         info: Any = SimpleNamespace(

@@ -38,10 +38,10 @@ def place(directory: Path) -> Path:
     return path
 
 
-def split_cpp(directory: Path, name: str) -> Path:
+def split_cpp(directory: Path, name: str, *more: str) -> Path:
     """A C++ program with its .dwo beside it, named relative to its directory."""
     flags = "-std=c++20", "-O2", "-g", "-gsplit-dwarf"
-    run("g++", *flags, TARGETS / "shelves.cpp", "-o", name, cwd=directory)
+    run("g++", *flags, *more, TARGETS / "shelves.cpp", "-o", name, cwd=directory)
     return directory / name
 
 
@@ -117,6 +117,13 @@ def test_without_the_other_file(cpp: Path, tmp_path: Path) -> None:
     assert lines.reason == f"inlined functions are described in {other}, which is missing"
     assert all(len(chain) <= 1 for chain in mine)
     assert children() == before
+
+
+def test_a_directory_that_no_system_call_takes(tmp_path: Path) -> None:
+    path = split_cpp(tmp_path, "long", f"-fdebug-prefix-map={tmp_path}=/{'d' * 5000}")
+    lines = SourceLines(open_elf(path))
+    lines.chains(addresses_in_functions(path, 5))
+    assert "missing" in lines.reason
 
 
 def test_without_the_program(cpp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import run
 from tests.unit.hostile import (
     MadeSection,
     elf_bytes,
@@ -22,7 +21,6 @@ from tests.unit.hostile import (
     symbol_sections,
 )
 from tests.unit.references import find_debug
-from tracelloc.files.dwarf.sourcelines import SourceLines
 from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.debugfiles import embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
@@ -198,43 +196,6 @@ def test_names_of_groups_make_no_lines(tmp_path: Path) -> None:
     (directory / "cgroup").write_text("0::/a\x0b0::\u2028b\n")
     limit = closest_limit(tmp_path / "7", tmp_path / "groups")
     assert (limit.what, limit.size_bytes, limit.free_bytes) == ("cgroup", 4096, 3072)
-
-
-SPLIT = """
-    .globl _start
-    .type _start, @function
-_start:
-    .rept 64; nop; .endr
-    .size _start, .-_start
-end:
-    .section .debug_abbrev,"",@progbits
-    .uleb128 1; .uleb128 0x4a; .byte 0
-    .uleb128 0x1b, 0x0e, 0x76, 0x0e, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17; .byte 0, 0
-    .byte 0
-    .section .debug_line,"",@progbits
-    .section .debug_info,"",@progbits
-unit:
-    .long finish - 1f
-1:  .short 5; .byte 4, 8; .long .debug_abbrev; .quad 0
-    .uleb128 1; .long 0; .long 1f - .debug_str
-    .quad _start, end - _start; .long 0
-finish:
-    .section .debug_str,"",@progbits
-    .asciz "/{directory}"
-1:  .asciz "{name}"
-"""
-
-
-def test_directories_that_no_system_call_takes(tmp_path: Path) -> None:
-    """What such a path leads to is missing, and that is said."""
-    source, program = tmp_path / "split.s", tmp_path / "split"
-    source.write_text(SPLIT.format(directory="d" * 5000, name="split.dwo"))
-    run("gcc", "-nostdlib", "-static", "-o", program, source)
-    elf = ElfFile(os.open(program, os.O_RDONLY))
-    lines = SourceLines(elf)
-    lines.chains([next(iter(elf.find_functions(["_start"])["_start"])) + 1])
-    assert "missing" in lines.reason
-    lines.close()
 
 
 def test_sources_are_regular_files_within_the_root_of_the_process(tmp_path: Path) -> None:

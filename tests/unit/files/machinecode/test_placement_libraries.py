@@ -124,4 +124,3 @@ def test_nothing_leads_past_a_probe(name: str) -> None:
     assert checked >= 6
     # mimalloc loads its thread's heap into rdi at once; elsewhere it is one function at most.
     assert checked - cheap <= (2 * checked // 3 if name == "mimalloc" else 2)
-    print(f"{name}: {cheap} of {checked} places are cheap")

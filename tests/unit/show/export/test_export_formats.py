@@ -16,7 +16,6 @@ import pytest
 from pyarrow import parquet
 
 from tests.harness import DATA
-from tests.options import actions_of
 from tests.unit.otlpmessages import decoded_file
 from tests.unit.profiles import (
     APP,
@@ -293,12 +292,6 @@ def test_report_writes_each_format_to_standard_output(
     report("--format", name)
     sys.stdout.flush()
     assert capfdbinary.readouterr().out == path.read_bytes() != b""
-
-
-def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
-    parser = subcommand_parser(find_subcommand("report"))
-    choices = next(a.choices for a in actions_of(parser) if "--format" in a.option_strings)
-    assert choices == ["text", "json", *dict.fromkeys(one.name for one in EXPORTERS.values())]
 
 
 @pytest.mark.parametrize("name", FORMATS)
