@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target, measured_command, read_line, split_measured
-from tests.unit.files.elf.test_hostile_files import SPLIT
 from tests.unit.hostile import MadeSection, elf_bytes, symbol, symbol_sections
 from tracelloc.record.process.processlist import ProcessScan
 from tracelloc.ui.picker import process_rows
@@ -63,10 +62,10 @@ def target(tmp_path: Path) -> Iterator[Target]:
     for name, (data, size_bytes) in hostile_files().items():
         (directory / name).write_bytes(data)
         os.truncate(directory / name, max(size_bytes, 8192))
-    source = tmp_path / "split.s"
-    source.write_text(SPLIT.format(directory="d" * 5000, name="split.dwo"))
-    command = ["gcc", "-nostdlib", "-static", "-o", directory / "split", source]
-    subprocess.run(command, check=True)
+    (tmp_path / "split.c").write_text("void _start(void) {}\n")
+    flags = "-nostdlib", "-static", "-gsplit-dwarf", f"-fdebug-prefix-map={tmp_path}=/{'d' * 5000}"
+    command = ["gcc", *flags, "-o", directory / "split", "split.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
     target = Target(["/usr/bin/python3", TARGETS / "hostile.py", directory, "\x1b]0;y\x07\x0b"])
     yield target
     pid = target.pid

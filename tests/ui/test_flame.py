@@ -1,4 +1,4 @@
-"""The icicle: boxes add up, keys and mouse walk, nothing in a name does harm."""
+"""The icicle: boxes add up, keys and mouse walk."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The help: keys by what they are for, verdicts and terms; and the column of differences."""
+"""The help: keys by what they are for, verdicts and terms."""
 
 import pytest
 from textual.pilot import Pilot

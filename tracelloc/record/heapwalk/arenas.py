@@ -152,7 +152,6 @@ class WalkedHeap:
     metadata: list[tuple[int, int]]  # Ranges of the libraries' own data: its pointers mean nothing
     notes: list[str] = field(default_factory=list)  # Why parts are missing; may be from the target
     retries: int = 0  # How often a piece was read again, as the process had changed it
-    absent_links: int = 0  # Links of free lists to memory that is swapped out, or not there
 
     def parts(self) -> Iterator[tuple[Arena, Entries]]:
         return ((arena, part) for arena in self.arenas for part in arena.parts)

@@ -108,7 +108,6 @@ def walk_glibc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
             walk.other(state, f"arena {number}")
     with reader.lists() as lists:
         mark_cached(reader, lists, states, walk.walked)
-        walk.walked.absent_links = lists.absent
     skipped = [*walk.heaps, *((r.start, r.end) for r in regions if r.path.startswith("[stack"))]
     sum_at = parameters.mapped_sum_at if parameters else None
     mapped, notes = find_mapped(reader, regions, skipped, sum_at, tally)

@@ -1,4 +1,4 @@
-"""Demangling against GNU's and rustc's own readers, and against names made to do harm."""
+"""Demangling against GNU's reader and known names, and of names made to do harm."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Short names: exact for each kind, and without surprises on whole libraries' names."""
+"""Short names: exact for each kind; broken names do no harm."""
 
 import random
 
