@@ -15,14 +15,14 @@ import pytest
 
 from tests.commands import run
 from tests.harness import ROOT
-from tests.unit.events import A, Event, F, PlainTable, R, X, random_program
+from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.heap.test_table import expected, state
 from tracelloc import probes
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, Events
 from tracelloc.model.losses import Counter
-from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
+from tracelloc.record.abi import CONTROL_DTYPE
 from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 
 TICK_NS = 1 << 20  # Something happens at each of the shim's ticks
@@ -115,7 +115,6 @@ class Run:
         self.probes = Probes(library, spill_entries)
         self.table = LiveTable(Stacks())
         self.plain = PlainTable(tick_ns=TICK_NS)
-        self.kinds_of_entries: set[int] = set()
 
     def apply(self, batch: EventBatch) -> None:
         self.table.apply(batch.events, in_order=not batch.overflowed)
@@ -157,7 +156,7 @@ def outcome(run: Run) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(80))
 def test_random_programs(library: ctypes.CDLL, seed: int) -> None:
     """Blocks with birth and thread, totals per stack and oddities: all as if told in order."""
     run = Run(library, seed)
@@ -171,7 +170,7 @@ def test_random_programs(library: ctypes.CDLL, seed: int) -> None:
     assert found <= sum(count for count, _ in plain.values()) <= most
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_what_is_lost_is_counted(library: ctypes.CDLL, seed: int) -> None:
     """With hardly any room: each event changes the number of blocks by one, or is counted."""
     run = Run(library, seed, spill_entries=2 + seed % 8)
@@ -188,72 +187,3 @@ def test_what_is_lost_is_counted(library: ctypes.CDLL, seed: int) -> None:
         + lost[Counter.LOST_RESTORES]
         - lost[Counter.LOST_FREES]
     )
-
-
-FULL, OK = 0, 1000
-
-
-@pytest.mark.parametrize(
-    ("before", "unread", "entry"),
-    [
-        pytest.param([], [(A, 16, 5, 1, 1)], SpillFlag.BORN, id="born"),
-        pytest.param([], [(A, 16, 5, 1, 1), (F, 16, 0, 0, 1)], None, id="came and went"),
-        pytest.param([(A, 16, 5, 1, 1)], [(F, 16, 0, 0, 1)], SpillFlag.FREED, id="freed"),
-        pytest.param(
-            [(A, 16, 5, 1, 1)], [(F, 16, 0, 0, 1), (A, 16, 6, 2, 2)],
-            SpillFlag.FREED | SpillFlag.BORN, id="replaced",
-        ),
-        pytest.param(
-            [(A, 16, 5, 1, 1)], [(R, 16, 0, 0, 2)], SpillFlag.FREED | SpillFlag.TAKEN, id="taken"
-        ),
-        pytest.param(
-            [(A, 16, 5, 1, 1)], [(R, 16, 0, 0, 2), (X, 16, 0, 0, 2)], None, id="taken for nothing"
-        ),
-        pytest.param(
-            [(A, 16, 5, 1, 1), (R, 16, 0, 0, 2)], [(X, 16, 0, 0, 2)], SpillFlag.RESTORED,
-            id="given back",
-        ),
-        pytest.param(
-            [(A, 16, 5, 1, 1), (R, 16, 0, 0, 2)], [(X, 16, 0, 0, 2), (R, 16, 0, 0, 3)],
-            SpillFlag.RESTORED | SpillFlag.TAKEN, id="given back and taken again",
-        ),
-        pytest.param(
-            [(A, 16, 5, 1, 1), (R, 16, 0, 0, 2)],
-            [(X, 16, 0, 0, 2), (R, 16, 0, 0, 3), (X, 16, 0, 0, 3), (F, 16, 0, 0, 1)],
-            None, id="given back twice, then freed",
-        ),
-        pytest.param(
-            [], [(A, 16, 5, 1, 1), (R, 16, 0, 0, 2), (X, 16, 0, 0, 2)], SpillFlag.BORN,
-            id="revived",
-        ),
-    ],
-)  # fmt: skip
-def test_entries(
-    library: ctypes.CDLL, before: list[Event], unread: list[Event], entry: SpillFlag | None
-) -> None:
-    """What is in the map after some events, and that it is all there is to know."""
-    run = Run(library, 1)
-    for number, event in enumerate([*before, *unread], 1):
-        run.probes.happen(number, event, OK if number <= len(before) else FULL)
-        run.plain.apply(event)
-    seen: list[int] = []
-    take = run.probes.taken
-
-    def watched(*how: Any) -> Iterator[tuple[Any, Any]]:
-        for keys, values in take(*how):
-            if "flags" in values.dtype.names:
-                seen.extend(values["flags"].tolist())
-            yield keys, values
-
-    run.probes.taken = watched
-    while batch := run.probes.drain.take_batch():
-        run.apply(batch)
-    assert seen == ([] if entry is None else [entry])
-    # A resize that is still under way will succeed or be taken back: either is known.
-    if entry is not None and SpillFlag.TAKEN in entry:
-        tid = unread[-1][4]
-        run.probes.happen(99, (X, 16, 0, 0, tid), OK)
-        run.plain.time = 98 * TICK_NS
-        run.plain.apply((X, 16, 0, 0, tid))
-        run.apply(run.probes.drain.take_batch())
-    assert outcome(run) == expected(run.plain)
