@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tests.corpus.replay import START_NS, Course, course_of
+from tests.corpus.replay import START_NS
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import EVENT_DTYPE, EVENT_SIZE_BITS, Events
 from tracelloc.model.stacks import StackFlag
@@ -73,10 +73,6 @@ class Recording:
             )
             stacks.add(stack_id, tuple(frames), StackFlag(0))
         return stacks
-
-    def replay(self, end_s: float) -> Course:
-        """What is said of it, on the program's clock."""
-        return course_of(self.events(), self.known_stacks(), end_s)
 
     def leaking(self, stack: int) -> str | None:
         """The leaking function that a stack allocates in, if it does."""

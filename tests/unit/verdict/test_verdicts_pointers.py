@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream, churn, every, leak, poisson, some_leak
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.model.blocks import Blocks
 from tracelloc.model.verdicts import Findings, Verdict
 from tracelloc.show.alerts.rules import parse_rule
 from tracelloc.show.alerts.watching import breach
@@ -18,6 +20,26 @@ from tracelloc.verdict.evidence import explain, stack_judgement
 
 LARGE = 1 << 30  # Bytes of a process in which nothing here matters
 SITE, OTHER = 1, 2
+
+
+def searching(
+    unreachable: UnreachableBlocks,
+    are_lost: Callable[[Blocks, Any], Any] = lambda blocks, _: np.ones(len(blocks), np.bool_),
+    result: Callable[[float], dict[str, Any]] = lambda _: {},
+) -> Callable[[float, LiveTable], UnreachableBlocks]:
+    """Searches every ten seconds; ``are_lost``: of blocks and their births, in seconds."""
+
+    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
+        if time_s % 10 == 0:
+            blocks = table.blocks()
+            births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
+            old = births_s <= time_s - 10
+            comparison = unreachable.comparison()
+            comparison.add(blocks.select(old), ~are_lost(blocks, births_s)[old])
+            unreachable.accept(comparison.result(**result(time_s)))
+        return unreachable
+
+    return search
 
 
 def course(
@@ -33,17 +55,11 @@ def course(
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
     unreachable = UnreachableBlocks(kept_stacks=frozenset({SITE} if keeps else ()))
 
-    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
-        if time_s % 10 == 0:
-            blocks = table.blocks()
-            births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
-            old = births_s <= time_s - 10
-            lost = (blocks.stack == SITE) & is_lost(births_s)
-            comparison = unreachable.comparison()
-            comparison.add(blocks.select(old), ~lost[old])
-            unreachable.accept(comparison.result(kernel_queue=kernel_queue))
-        return unreachable
-
+    search = searching(
+        unreachable,
+        lambda blocks, births_s: (blocks.stack == SITE) & is_lost(births_s),
+        lambda _: {"kernel_queue": kernel_queue},
+    )
     return [
         (time_s, findings)
         for time_s, _, findings in looks(
@@ -283,20 +299,12 @@ def test_what_is_swapped_out_hides_pointers() -> None:
     """Blocks that were lost before stay lost; no others are."""
     unreachable = UnreachableBlocks()
 
-    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
-        if time_s % 10 == 0:
-            blocks = table.blocks()
-            old = blocks.birth_ns.astype(np.int64) <= START_NS + (time_s - 10) * NS_PER_S
-            some = blocks.select(old)
-            swapped_bytes = (5 << 20) * (time_s > 30)
-            comparison = unreachable.comparison()
-            comparison.add(some, np.zeros(len(some), np.bool_))
-            unreachable.accept(comparison.result(swapped_bytes=swapped_bytes))
-        return unreachable
-
     site = leak(np.random.default_rng(16), every(0.5, 0, 200), 10_000)
     looked = list(looks(
-        events_of([site], 200), stacks_of(["site/main"]), 200, search=search,
+        events_of([site], 200), stacks_of(["site/main"]), 200,
+        search=searching(
+            unreachable, result=lambda time_s: {"swapped_bytes": (5 << 20) * (time_s > 30)}
+        ),
         resident=lambda _: 30_000_000,
     ))  # fmt: skip
     assert len(unreachable.blocks) == 21, "born by the search before the last one with all memory"
@@ -311,17 +319,9 @@ def test_the_parts_of_one_object_are_one_suspect() -> None:
     parts.append(some_leak(random, churn(random, poisson(random, 20, 0, end_s), 0.5, 100), 0.1))
     unreachable = UnreachableBlocks()
 
-    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
-        if time_s % 10 == 0:
-            blocks = table.blocks()
-            births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
-            old = blocks.select(births_s <= time_s - 10)
-            comparison = unreachable.comparison()
-            comparison.add(old, np.zeros(len(old), np.bool_))
-            objects = {1: 1, 2: 1, 3: 1} if time_s > 60 else {}
-            unreachable.accept(comparison.result(objects=objects))
-        return unreachable
-
+    search = searching(
+        unreachable, result=lambda time_s: {"objects": {1: 1, 2: 1, 3: 1} if time_s > 60 else {}}
+    )
     names = ["new/parse/one/main", "copy/read/two/main", "grow/log/three/main"]
     looked = {
         time_s: findings
