@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Target, as_nobody
+from tests.harness import Target
 from tracelloc.errors import TargetError
 from tracelloc.machine.machinememory import (
     GrowthHistory,
@@ -134,31 +133,20 @@ def test_workers_are_left_out(machine: Machine) -> None:
 
 def test_growth_over_one_ten_and_sixty_minutes(machine: Machine) -> None:
     """It grew by 6 KiB a minute for long, and by 60 in the last ten minutes."""
-    size = 100_000
-    machine.set(7, anonymous=size)
-    machine.look()
-    for second in range(20, 4201, 20):
+    size, known = 100_000, list[tuple[bool, ...]]()
+    for second in range(0, 4201, 20):
         size += 0 if second % 60 else 60 if second > 3600 else 6
         machine.set(7, anonymous=size)
         found = machine.look(20)
-    (process,) = found.processes
+        (process,) = found.processes
+        known.append(tuple(rate is not None for rate in process.trend.growth))
+    # Not before half of the time has passed.
+    assert [known.index((True, n > 0, n > 1)) for n in range(3)] == [1, 15, 90]
     assert process.trend.growing_kind is MemoryKind.ANONYMOUS
     assert process.trend.growth == (
         60 << 10, 60 << 10, pytest.approx((10 * 60 + 50 * 6) / 60 * 1024, rel=0.05)
     )  # fmt: skip
     assert found.observed_s == 4200
-
-
-def test_growth_is_not_known_before_half_of_the_time_has_passed(machine: Machine) -> None:
-    known = []
-    for second in range(0, 1800, 5):
-        machine.set(7, anonymous=1000 + second)
-        (process,) = machine.look(5).processes
-        known.append(tuple(rate is not None for rate in process.trend.growth))
-    # Looks at 0, 5, 10 … seconds.
-    assert known.index((True, False, False)) == 2
-    assert known.index((True, True, False)) == 60
-    assert (True, True, True) not in known
 
 
 def test_growth_goes_on_over_small_dips(machine: Machine) -> None:
@@ -210,26 +198,21 @@ def test_what_the_kernel_can_reclaim_is_no_growth(machine: Machine) -> None:
     assert trends[8].kind is MemoryKind.ANONYMOUS
 
 
-def test_a_pid_that_is_used_again_is_another_process(machine: Machine) -> None:
+def test_another_process_or_program_begins_anew(machine: Machine) -> None:
+    """What has ended leaves no descriptor open, though its number is used again."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
     machine.set(7, anonymous=1000)
     machine.look()
     # What the kernel answers about a process that has ended is made up: an empty file.
     (machine.proc / "7/statm").write_text("")
     assert machine.look(20).processes == []
-    machine.set(7, "other", anonymous=9000)
-    (process,) = machine.look(20).processes
-    assert process.command == "other"
-    assert process.trend.growth == (None, None, None)
-
-
-def test_another_program_begins_anew(machine: Machine) -> None:
-    machine.set(7, anonymous=1000)
-    machine.look()
-    machine.set(7, "other", anonymous=9000)
-    (process,) = machine.look(20).processes
-    assert process.arguments == "/bin/other -x"
-    assert process.trend.growth == (None, None, None)
-    machine.set(7, "other", anonymous=9060)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    for name, kib in (("other", 8000), ("third", 9000)):
+        machine.set(7, name, anonymous=kib)
+        (process,) = machine.look(20).processes
+        assert (process.command, process.arguments) == (name, f"/bin/{name} -x")
+        assert process.trend.growth == (None, None, None)
+    machine.set(7, "third", anonymous=9060)
     (process,) = machine.look(60).processes
     assert process.trend.growth == (60 << 10, None, None)
 
@@ -432,18 +415,6 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
     assert report["processes"][2]["growing_kind"] == "shared"
 
 
-def test_no_descriptor_is_left_and_none_leads_to_a_message(machine: Machine) -> None:
-    """Those of processes that have ended are closed; what can't be opened is counted."""
-    machine.set(7, anonymous=1)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
-        machine.set(7, anonymous=1)
-        machine.look()
-        (machine.proc / "7/statm").write_text("")
-        machine.look()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
 def test_real_processes() -> None:
     """A program that grows by 8 MiB of its own memory, then has 4 MiB more of a shared mapping."""
     program = (
@@ -476,16 +447,3 @@ def test_real_processes() -> None:
         target.kill()
         now_s += 60
         assert target.pid not in {process.pid for process in reader.read_memory().processes}
-
-
-def test_the_command() -> None:
-    """It needs no rights, and ends by itself after so many reports."""
-    words = ["top", "--count", "2", "--interval", "10ms", "--json"]
-    by_self = [sys.executable, "-m", "tracelloc", *words]
-    done = subprocess.run(
-        by_self if os.geteuid() else as_nobody(*words),
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    first, second = map(json.loads, done.stdout.splitlines())
-    assert 1 in {process["pid"] for process in first["processes"]}
-    assert second["observed_s"] > first["observed_s"] == 0

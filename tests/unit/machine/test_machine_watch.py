@@ -226,19 +226,6 @@ def test_kills_and_pressure_are_read(tmp_path: Path, version_1: bool) -> None:
     assert memory_pressure("/a", groups, tmp_path) == (None if version_1 else 0.25)
 
 
-class Kernel:
-    """Counters of killed processes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.total, self.groups = 0, dict[str, int]()
-        monkeypatch.setattr(killreports, "machine_kills", lambda: self.total)
-        monkeypatch.setattr(killreports, "group_kills", lambda path: self.groups.get(path))
-
-    def kill(self, path: str) -> None:
-        self.total += 1
-        self.groups[path] = self.groups.get(path, 0) + 1
-
-
 GROUP = "name='g'\ngroup='x.service'\nrules=['memory > 1GiB']"
 PROCESS = "name='p'\nprocess='b'\nrules=['memory > 1GiB']"
 
@@ -246,14 +233,21 @@ PROCESS = "name='p'\nprocess='b'\nrules=['memory > 1GiB']"
 class Scene:
     """Three processes in one group, looked at again and again."""
 
-    def __init__(self, machine: Machine, kernel: Kernel, *targets: str) -> None:
-        self.machine, self.kernel, self.config = machine, kernel, config_of(*targets)
+    def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch, *targets: str) -> None:
+        self.machine, self.config = machine, config_of(*targets)
+        self.total, self.of_groups = 0, {"/x.service": 3}
+        monkeypatch.setattr(killreports, "machine_kills", lambda: self.total)
+        monkeypatch.setattr(killreports, "group_kills", self.of_groups.get)
         (machine.groups / "x.service").mkdir()
         (machine.groups / "x.service/memory.current").write_text("5")
-        kernel.groups["/x.service"] = 3
         for pid, name in ((7, "a"), (8, "b"), (9, "b")):
             machine.set(pid, name, "/x.service", anonymous=pid)
         self.kills = KillWatch({})
+
+    def kill(self, path: str = "/x.service") -> None:
+        """The kernel counts it."""
+        self.total += 1
+        self.of_groups[path] = self.of_groups.get(path, 0) + 1
 
     def end(self, pid: int) -> None:
         (self.machine.proc / f"{pid}/statm").write_text("")
@@ -267,41 +261,29 @@ class Scene:
         ]
 
 
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    return Kernel(monkeypatch)
-
-
-def test_kills_are_told_once(machine: Machine, kernel: Kernel) -> None:
+def test_kills_are_told_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The victim is in /proc for a while after the kernel has counted it."""
-    scene = Scene(machine, kernel, GROUP, PROCESS)
+    scene = Scene(machine, monkeypatch, GROUP, PROCESS)
     assert [scene.look(), scene.look()] == [[], []]
-    kernel.kill("/x.service")
+    scene.kill()
     assert scene.look() == []
     scene.end(8)
     assert scene.look() == [("g", [8], 1), ("p", [8], 1)]
     assert [scene.look() for _ in range(4)] == [[]] * 4
     # Another one ends by itself, and one is killed elsewhere.
     scene.end(9)
-    kernel.kill("/y")
+    scene.kill("/y")
     assert [scene.look() for _ in range(4)] == [[]] * 4
 
 
-def test_a_victim_that_is_not_known(machine: Machine, kernel: Kernel) -> None:
-    """It came and went between two looks: the group's target tells it all the same."""
-    scene = Scene(machine, kernel, GROUP, PROCESS)
-    scene.look()
-    kernel.kill("/x.service")
-    assert [scene.look() for _ in range(3)] == [[], [], [("g", [], 1)]]
-    assert scene.look() == []
-
-
-def test_a_group_that_goes_with_its_processes(machine: Machine, kernel: Kernel) -> None:
+def test_a_group_that_goes_with_its_processes(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A container ends when its first process is killed."""
-    scene = Scene(machine, kernel, GROUP)
+    scene = Scene(machine, monkeypatch, GROUP)
     scene.look()
-    kernel.kill("/x.service")
-    del kernel.groups["/x.service"]
+    scene.kill()
+    del scene.of_groups["/x.service"]
     for pid in (7, 8, 9):
         scene.end(pid)
     ((name, victims, count),) = scene.look()
@@ -309,13 +291,13 @@ def test_a_group_that_goes_with_its_processes(machine: Machine, kernel: Kernel) 
     assert scene.look() == []
 
 
-def test_kills_while_nobody_watched(machine: Machine, kernel: Kernel) -> None:
-    scene = Scene(machine, kernel, GROUP)
+def test_kills_while_nobody_watched(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The victim came and went between two looks: the group's target tells it all the same."""
+    scene = Scene(machine, monkeypatch, GROUP, PROCESS)
     scene.look()
-    saved = scene.kills.counts
-    assert saved == {"/x.service": 3}
-    kernel.kill("/x.service")
-    scene.kills = KillWatch(saved)
+    scene.kill()
+    assert scene.kills.counts == {"/x.service": 3}
+    scene.kills = KillWatch(scene.kills.counts)
     assert [scene.look() for _ in range(4)] == [[], [], [("g", [], 1)], []]
 
 
@@ -344,9 +326,6 @@ def test_the_oldest_files_make_room(tmp_path: Path) -> None:
     assert left() == "abm"
     files.make_room(8000, kept)
     assert left() == "bm"
-
-
-def test_directories_of_others_are_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(OSError, match="others may write to it"):
         WatchFiles(WatchConfig(directory=tmp_path))
