@@ -23,9 +23,7 @@ from tracelloc.model.events import (
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
-from tracelloc.record.kernel import bpf
-from tracelloc.record.mallocs.families import MAPPINGS
-from tracelloc.record.mallocs.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
+from tracelloc.record.mallocs.signatures import FunctionKind
 
 HEADER = (probes.directory() / "event.h").read_text()
 
@@ -95,20 +93,6 @@ def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
     assert in_header == [prefix + member.name for member in enum]
 
 
-def test_every_program_is_loaded() -> None:
-    source = (probes.directory() / "heap.bpf.c").read_text()
-    programs = re.findall(
-        r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
-    )
-    assert set(programs) == set(bpf.PROGRAMS)
-    assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
-        bpf.TRACEPOINTS
-    )
-    source = (probes.directory() / "usdt.bpf.c").read_text()
-    reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
-    assert set(reports) == set(bpf.USDT_PROGRAMS) - set(programs)
-
-
 def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_SIZE_BITS"] == EVENT_SIZE_BITS
     assert c_side["EVENT_KIND_MASK"] == EVENT_KIND_MASK
@@ -132,15 +116,3 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert sizes == [str(abi.NEAR_SPACES)]
     codes = {kind.name for kind in abi.FunctionCode} - {"CACHE_DRAIN", "RETURN", "EXIT"}
     assert {kind.name for kind in FunctionKind} == codes
-
-
-def test_cookies_say_kind_and_positions() -> None:
-    """Where ``argument()`` in ``probes/heap.bpf.c`` looks for them."""
-    code = abi.FunctionCode
-    assert Signature(FunctionKind.ALLOC, (2,)).cookie == code.ALLOC | 2 << 8
-    assert POSIX_MEMALIGN.cookie == code.POSIX_MEMALIGN | 1 << 8 | 3 << 12
-    remap = MAPPINGS.functions["mremap"]
-    assert remap.cookie == code.REMAP | 1 << 8 | 2 << 12 | 3 << 16 | 4 << 20
-    fixed = Signature(FunctionKind.CALLOC, (2, 0), size_bytes=112)
-    assert fixed.cookie == code.CALLOC | 2 << 8 | 112 << 44
-    assert ALLOC.throwing.cookie == ALLOC.cookie | abi.COOKIE_THROWS

@@ -1,7 +1,6 @@
 """Facets are inspected in turn, within bounds; a new one reaches snapshots and recordings."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from tests.blockholders import KEPT
 from tests.pythonobjects import growing
 from tests.unit.inspected import Lab, Traced
-from tests.unit.recordedtraces import record, traces
 from tests.unit.stage import Stages
 from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
@@ -153,35 +151,14 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
     assert fakes[0].looks == before
 
 
-@pytest.fixture
-def weather(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registers the facet, and its result."""
-    kinds = (*schedule.FACETS, WeatherFacet)
+def test_a_new_facet_reaches_snapshots(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (schedule, tracee, upkeep):
-        monkeypatch.setattr(module, "FACETS", kinds)
+        monkeypatch.setattr(module, "FACETS", (*schedule.FACETS, WeatherFacet))
     monkeypatch.setitem(FACET_RESULTS, "weather", Weather)
-
-
-@pytest.mark.usefixtures("weather")
-def test_a_new_facet_reaches_snapshots(stage: Stages) -> None:
     play = stage()
     assert "weather" not in play.now()[play.root].facets
     play.run_upkeep()
     assert play.now()[play.root].facets["weather"] == Weather("clear", (20, 1))
-
-
-@pytest.mark.usefixtures("weather")
-def test_a_new_facet_is_recorded(tmp_path: Path) -> None:
-    path, end_s = tmp_path / "weather.tracelloc", 100.0
-    skies = [Weather("clear", (20,)), Weather("rain", (20, 12))]
-    every = []
-    for trace, sky in zip(traces(end_s), skies, strict=False):
-        root = replace(trace.root, facets=trace.root.facets | {"weather": sky})
-        every.append(replace(trace, processes=(root, *trace.processes[1:])))
-    recording = record(path, every, end_s, max_bytes=1 << 20)
-    kept = [recording.trace_at(at).root for at in range(len(recording.moments))]
-    recording.close()
-    assert [one.facets["weather"] for one in kept] == skies
 
 
 def test_results_of_recordings() -> None:

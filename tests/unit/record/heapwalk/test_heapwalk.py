@@ -12,7 +12,7 @@ import pytest
 
 from tracelloc.errors import TargetError
 from tracelloc.model.process import MallocLibrary
-from tracelloc.record.heapwalk import jemalloc, libraryfiles
+from tracelloc.record.heapwalk import jemalloc, libraryfiles, walk
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
@@ -20,7 +20,6 @@ from tracelloc.record.heapwalk.measuring import PinnedPageSums
 from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.process.memory import PAGE_BYTES
-from tracelloc.record.process.procfs import Process
 
 BASE = 0x10000
 
@@ -233,76 +232,54 @@ def test_bounds(size: int, bounds: tuple[int, int]) -> None:
     assert bounds_of(int(size_groups(np.array([size], np.uint64))[0])) == bounds
 
 
-PID = 70
-
-
-class Proc:
-    """A /proc with one process, whose main thread has ended."""
-
-    def __init__(self, root: Path, threads: list[int]) -> None:
-        self.root = root
-        for thread in (PID, *threads):
-            self._add(thread, threads)
-        for thread in threads:
-            for each in (PID, *threads):
-                (root / f"{each}/task/{thread}/exe").symlink_to("/bin/true")
-
-    def _add(self, thread: int, threads: list[int]) -> None:
-        folder = self.root / str(thread)
-        for each in (PID, *threads):
-            (folder / f"task/{each}").mkdir(parents=True)
-        (folder / "stat").write_text(f"{thread} (a) {'Z' if thread == PID else 'S'} 1")
-        (folder / "maps").write_text("" if thread == PID else "1000-2000 r--p 0 00:00 0\n")
-
-    def end(self, thread: int) -> None:
-        for each in self.root.glob(f"*/task/{thread}"):
-            (each / "exe").unlink()
-            each.rmdir()
-        for name in ("maps", "stat"):
-            (self.root / f"{thread}/{name}").unlink()
-
-
-def read(root: Path, threads: list[int], ends: int, error: Exception) -> str:
-    """Reads while so many threads end, each with an error."""
-    proc, left = Proc(root, threads), threads[:ends]
-
-    def through(thread: Process) -> str:
-        if left:
-            assert thread.pid == left[0]
-            proc.end(left.pop(0))
-            raise error
-        return f"read through {thread.pid}"
-
-    return while_alive(Process(PID, root), through)
-
-
 @pytest.mark.parametrize(
-    "error", [ProcessLookupError(), TargetError("no process"), NotWalkableError("no heap")]
-)
-def test_another_thread_takes_over(tmp_path: Path, error: Exception) -> None:
-    assert read(tmp_path, [71, 72, 73], 2, error) == "read through 73"
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "ends", "outcome"),
     [
-        (ProcessLookupError(), "process 70 has ended"),
-        (TargetError("there is no process 72"), "there is no process 72"),
+        (ProcessLookupError(), 2, "read through 73"),
+        (TargetError("no process"), 2, "read through 73"),
+        (NotWalkableError("no heap"), 2, "read through 73"),
+        (NotWalkableError("no heap"), 0, "no heap"),
+        (ProcessLookupError(), 3, "process 70 has ended"),
+        (TargetError("there is no process 73"), 3, "there is no process 73"),
     ],
 )
-def test_the_process_ends(tmp_path: Path, error: Exception, says: str) -> None:
-    with pytest.raises(TargetError, match=says):
-        read(tmp_path, [71, 72], 2, error)
+def test_threads_that_end_while_memory_is_read(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, ends: int, outcome: str
+) -> None:
+    """The main thread has ended before; so many others do while memory is read through them."""
+    running = [71, 72, 73]
 
+    class Threads:
+        def __init__(self, pid: int, root: object = None) -> None:
+            self.pid, self.root = pid, root
 
-def test_a_heap_that_can_not_be_walked(tmp_path: Path) -> None:
-    Proc(tmp_path, [71])
+        @property
+        def thread_id(self) -> int:
+            return min(running, default=70)
 
-    def through(_thread: Process) -> None:
-        raise NotWalkableError("no heap")
+        def exists(self) -> bool:
+            return bool(running)
 
-    with pytest.raises(NotWalkableError, match="no heap"):
-        while_alive(Process(PID, tmp_path), through)
+        def is_running(self, thread_id: int) -> bool:
+            return thread_id in running
+
+        def maps_text(self) -> str:
+            return "1000-2000 r--p" * (self.pid in (70, *running))
+
+    def through(thread: Any) -> str:
+        assert thread.pid == running[0]
+        if thread.pid < 71 + ends:
+            running.remove(thread.pid)
+        elif ends:
+            return f"read through {thread.pid}"
+        raise error
+
+    monkeypatch.setattr(walk, "Process", Threads)
+    try:
+        found = while_alive(Threads(70), through)  # type: ignore[arg-type]
+    except (TargetError, NotWalkableError) as raised:
+        found = str(raised)
+    assert found == outcome
 
 
 @pytest.mark.parametrize("at", [0, (1 << 20) - 4, (1 << 20) + 1, None])

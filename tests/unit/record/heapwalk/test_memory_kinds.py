@@ -101,24 +101,8 @@ SERIAL = {
 def mapping(
     start: int, size: int, rights: str = "rw-p", path: str = "", inode: int = 0
 ) -> MappingUsage:
-    return MappingUsage(
-        start,
-        start + size,
-        rights,
-        0,
-        "00:00",
-        inode,
-        path,
-        size,
-        size,
-        0,
-        0,
-        0,
-        size,
-        0,
-        False,
-        False,
-    )
+    sizes = (size, size, 0, 0, 0, size, 0)
+    return MappingUsage(start, start + size, rights, 0, "00:00", inode, path, *sizes, False, False)
 
 
 def jvm(data: bytes) -> tuple[SimpleNamespace, list[MappingUsage]]:

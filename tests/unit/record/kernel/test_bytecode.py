@@ -53,21 +53,12 @@ def assembled(*lines: tuple[int, int, int, int, int]) -> bytes:
 EXIT = (0x95, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ([EXIT], 0),
-        ([(0x7B, FRAME, 1, -72, 0), EXIT], 72),  # *(u64 *)(r10 - 72) = r1
-        ([(0x62, FRAME, 0, -8, 5), (0x79, 1, FRAME, -16, 0), EXIT], 16),
-        ([(0xBF, 2, FRAME, 0, 0), (0x07, 2, 0, 0, -80), EXIT], 80),  # r2 = r10 - 80
-        ([(0xBF, 2, 1, 0, 0), (0x07, 2, 0, 0, -80), EXIT], 0),  # of another register
-    ],
-)
-def test_stack_bytes(lines: list[tuple[int, int, int, int, int]], expected: int) -> None:
-    assert stack_bytes(assembled(*lines)) == expected
-
-
-def test_calls_and_maps() -> None:
+def test_what_instructions_say() -> None:
+    stores = (0x62, FRAME, 0, -8, 5), (0x79, 1, FRAME, -16, 0), (0x7B, FRAME, 1, -72, 0)
+    assert [stack_bytes(assembled(*stores[:n], EXIT)) for n in range(4)] == [0, 8, 16, 72]
+    subtract = (0x07, 2, 0, 0, -80)  # from a copy of the frame's register, and of another one
+    assert stack_bytes(assembled((0xBF, 2, FRAME, 0, 0), subtract)) == 80
+    assert stack_bytes(assembled((0xBF, 2, 1, 0, 0), subtract)) == 0
     assert calls_of(assembled((0x85, 0, 0, 0, 12), EXIT)) == {"tail_call"}
     assert calls_of(assembled((0x85, 0, 1, 0, 12), EXIT)) == set()  # of a subprogram
     lines = [(0x18, 1, 1, 0, 17), (0, 0, 0, 0, 0), (0x18, 2, 0, 0, 17), (0, 0, 0, 0, 0), EXIT]

@@ -45,22 +45,9 @@ class MadeUpMemory:
 def heaps(memory: MadeUpMemory, file: str) -> dict[str, list[tuple[int, int]]]:
     """The heaps found in a program with this file, from `BASE`."""
     code = MappingUsage(4096, 8192, "r-xp", 0, "fe:00", 5, file, *[0] * 7, False, False)
-    halves = [
-        MappingUsage(
-            start,
-            start + SIZE // 2,
-            "rw-p",
-            0,
-            "00:00",
-            0,
-            "",
-            *[SIZE // 2] * 2,
-            *[0] * 5,
-            False,
-            False,
-        )
-        for start in (BASE, BASE + SIZE // 2)
-    ]
+    half = SIZE // 2
+    more = 0, "00:00", 0, "", half, half, *[0] * 5, False, False
+    halves = [MappingUsage(at, at + half, "rw-p", *more) for at in (BASE, BASE + half)]
     found = ownheaps.runtime_heaps(memory, [code, *halves])  # type: ignore[arg-type]
     return {title: [(start - BASE, end - BASE) for start, end in ranges] for title, ranges in found}
 
