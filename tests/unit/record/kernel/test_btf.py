@@ -26,22 +26,29 @@ def file_of(types: bytes) -> bytes:
     return header + types + NAMES
 
 
-def image(bitfields: bool) -> bytes:
-    """A struct with two members after an integer, an enumeration of 64 bits, and a function."""
-    kind_flag = bitfields << 31
-    types = struct.pack("<4I", name("int"), 1 << 24, 4, 32)
-    types += struct.pack("<3I", 0, 19 << 24 | 2, 8) + bytes(24)
-    types += struct.pack("<3I", name("task_struct"), kind_flag | 4 << 24 | 2, 4096)
-    types += struct.pack("<6I", name("pid"), 1, 1280, name("tgid"), 1, 1312)
-    types += struct.pack("<3I", name("bpf_iter_task"), FUNCTION << 24, 1)
-    return file_of(types)
+def structure(title: str, *members: tuple[str, int, int], bitfields: bool = False) -> bytes:
+    """A type; members have a name, a type's id and an offset in bytes."""
+    flags = bitfields << 31 | 4 << 24 | len(members)
+    head = struct.pack("<3I", name(title) if title else 0, flags, 4096)
+    return head + b"".join(
+        struct.pack("<3I", name(each), kind, 8 * offset) for each, kind, offset in members
+    )
+
+
+def kernel_types(path: Path, *types: bytes) -> KernelTypes:
+    """Those of a file with an integer, and these."""
+    path.write_bytes(file_of(struct.pack("<4I", name("int"), 1 << 24, 4, 32) + b"".join(types)))
+    return KernelTypes(path)
 
 
 @pytest.mark.parametrize("bitfields", [False, True])
 def test_ids_and_offsets(tmp_path: Path, bitfields: bool) -> None:
-    path = tmp_path / "btf"
-    path.write_bytes(image(bitfields))
-    types = KernelTypes(path)
+    types = kernel_types(
+        tmp_path / "btf",
+        struct.pack("<3I", 0, 19 << 24 | 2, 8) + bytes(24),  # an enumeration of 64 bits
+        structure("task_struct", ("pid", 1, 160), ("tgid", 1, 164), bitfields=bitfields),
+        struct.pack("<3I", name("bpf_iter_task"), FUNCTION << 24, 1),
+    )
     assert types.type_id(FUNCTION, "bpf_iter_task") == 4
     assert types.type_id(FUNCTION, "task_struct") is None
     assert types.type_id(FUNCTION, "none") is None
@@ -50,6 +57,10 @@ def test_ids_and_offsets(tmp_path: Path, bitfields: bool) -> None:
     for names in (("task_struct", "int"), ("none", "pid")):
         with pytest.raises(UnsupportedError, match="of this kernel has no"):
             types.offset_of(*names)
+    whole = (tmp_path / "btf").read_bytes()
+    for length in range(24, len(whole)):  # damaged types end the walk
+        (tmp_path / "btf").write_bytes(whole[:length])
+        KernelTypes(tmp_path / "btf").type_id(FUNCTION, "bpf_iter_task")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x9f\xeb", bytes(24), b"\xff" * 64])
@@ -60,28 +71,6 @@ def test_other_files(tmp_path: Path, content: bytes) -> None:
         KernelTypes(path)
     with pytest.raises(UnsupportedError, match="No such file"):
         KernelTypes(tmp_path / "none")
-
-
-def test_damaged_types_end_the_walk(tmp_path: Path) -> None:
-    whole = image(False)
-    for length in range(24, len(whole)):
-        path = tmp_path / "btf"
-        path.write_bytes(whole[:length])
-        KernelTypes(path).type_id(FUNCTION, "bpf_iter_task")
-
-
-def structure(title: str, *members: tuple[str, int, int]) -> bytes:
-    """A type; members have a name, a type's id and an offset in bytes."""
-    head = struct.pack("<3I", name(title) if title else 0, 4 << 24 | len(members), 4096)
-    return head + b"".join(
-        struct.pack("<3I", name(each), kind, 8 * offset) for each, kind, offset in members
-    )
-
-
-def kernel_types(path: Path, *structures: bytes) -> KernelTypes:
-    types = struct.pack("<4I", name("int"), 1 << 24, 4, 32) + b"".join(structures)
-    path.write_bytes(file_of(types))
-    return KernelTypes(path)
 
 
 def test_where_the_kernel_keeps_thread_pointers(tmp_path: Path) -> None:

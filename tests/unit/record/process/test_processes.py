@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.commands import background
-from tests.harness import Builder, read_line, wait_until
+from tests.harness import read_line, wait_until
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.process import ProcessInfo, Trouble, matching_processes
 from tracelloc.record.process.identity import script_of
@@ -103,23 +103,6 @@ def test_an_odd_process_ends_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert info.command == "a)\x0b\x85\u2028 Z 1 (b"
 
 
-def test_what_is_gone_says_nothing_of_the_files_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ends while it is inspected has no mappings that could be opened."""
-
-    def open_mapping(_process: Process, _mapping: Mapping) -> int:
-        raise FileNotFoundError
-
-    scan = ProcessScan()
-    with monkeypatch.context() as patch:
-        patch.setattr(Process, "open_mapping", open_mapping)
-        assert {info.allocator for info in scan.refresh(60.0)} == {None}
-    with background("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
-        process.stdin.write(b"\n")
-        assert read_line(process.stdout, "cat") == ""
-        (info,) = (info for info in scan.refresh(60.0) if info.pid == process.pid)
-        assert info.allocator == "malloc in libc.so.6"
-
-
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:
     scan = MadeUp(tmp_path)
     for second in range(200):
@@ -181,12 +164,23 @@ def test_budget_and_looking_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert looked == [3, 2, 1, 3, 1], "the one with an allocator keeps it"
 
 
-def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that links the C library is traceable; files are read once for all."""
+def test_real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that links the C library is traceable; files are read once for all.
+
+    A process that ends while it is inspected has no mappings that could be opened, which says
+    nothing of the files of others.
+    """
+
+    def open_mapping(_process: Process, _mapping: Mapping) -> int:
+        raise FileNotFoundError
+
     scan = ProcessScan()
-    target = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
-    try:
-        wait_until(lambda: "libc" in Path(f"/proc/{target.pid}/maps").read_text())
+    with monkeypatch.context() as patch:
+        patch.setattr(Process, "open_mapping", open_mapping)
+        assert {info.allocator for info in scan.refresh(60.0)} == {None}
+    with background("/bin/cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as target:
+        target.stdin.write(b"\n")
+        assert read_line(target.stdout, "cat") == ""
         (mine,) = wait_until(lambda: [i for i in scan.refresh() if i.pid == target.pid and i.known])
         assert (mine.allocator, mine.trouble) == ("malloc in libc.so.6", None)
         assert (mine.command, mine.arguments) == ("cat", "/bin/cat")
@@ -204,8 +198,6 @@ def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> No
         scan._seen.clear()
         again = {info.pid: info for info in scan.refresh(30)}
         assert again[target.pid].allocator == "malloc in libc.so.6"
-    finally:
-        target.communicate()
 
 
 @pytest.mark.parametrize(

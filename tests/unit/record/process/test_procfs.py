@@ -78,6 +78,10 @@ def test_ourselves_children_and_ends(tmp_path: Path) -> None:
     descriptor = process.open_mapping(mapping)
     assert os.fstat(descriptor).st_ino == mapping.inode
     os.close(descriptor)
+    nobody = Process(4242, tmp_path)
+    assert (nobody.exists(), nobody.rss_bytes(), nobody.thread_ids()) == (False, None, set())
+    with pytest.raises(TargetError, match="there is no process 4242"):
+        nobody.maps()
 
 
 @pytest.mark.parametrize(
@@ -130,15 +134,6 @@ def test_main_thread_that_has_ended(tmp_path: Path) -> None:
     assert process.arguments() == ["gone", "-x"]
     assert len(process.maps().mappings) == 8
     assert process.rss_bytes() == 44 * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_nobody(tmp_path: Path) -> None:
-    process = Process(4242, tmp_path)
-    assert not process.exists()
-    assert process.rss_bytes() is None
-    assert process.thread_ids() == set()
-    with pytest.raises(TargetError, match="there is no process 4242"):
-        process.maps()
 
 
 ID = "3f" * 32

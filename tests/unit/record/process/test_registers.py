@@ -81,24 +81,9 @@ def test_registers_of_programs_of_32_bits(machine: Architecture) -> None:
     )
     assert found.entered_call == NO_CALL
     assert (found.stack_pointer, found.program_counter, found.thread_pointer) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("machine", ARCHITECTURES, ids=lambda each: each.name)
-def test_descriptions_of_registers(machine: Architecture) -> None:
     general = machine.general
-    names = {
-        general.program_counter, general.stack_pointer, general.call_number,
-        *general.call_arguments,
-    }  # fmt: skip
-    names |= {general.entered_call, general.thread_pointer} - {None}
+    names = {general.call_number, *general.call_arguments, general.thread_pointer} - {None}
     assert names <= set(general.names)
-    assert len(set(general.names)) == len(general.names)
-    assert (general.entered_call is None) == bool(general.entered_call_set)
-    assert (general.thread_pointer is None) == bool(general.thread_pointer_set)
-    assert {general.stack_pointer, general.program_counter} <= set(
-        general.names[: general.kernel_count]
-    )
-    assert len(machine.breakpoint_code) == machine.breakpoint_bytes
     assert set(machine.argument_registers) <= set(machine.usdt_registers)
 
 
@@ -176,12 +161,6 @@ def test_registers_by_machine(on_machine: OnMachine, tmp_path: Path) -> None:
     on_machine(AARCH64, codefilereader)
     (place,) = QUESTIONS["usdt"].answer(answer, b"", ["otel_memory"])
     assert place.arguments == (UsdtArgument(8, 31, 255, 0, True, 0, 8, is_signed=False), None)
-
-
-# -- as the kernel keeps them
-
-
-# -- what there is not on all machines
 
 
 def test_no_library_to_preload(

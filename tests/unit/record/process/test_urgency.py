@@ -107,7 +107,7 @@ def test_what_others_have_set_stays(policy: int, priority: int) -> None:
 
 
 def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
-    """A thread that has claimed priority keeps it."""
+    """Or until it ends early. A thread that has claimed priority keeps it."""
     found: list[object] = []
 
     def wait_for_child() -> None:
@@ -125,29 +125,20 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
             with pytest.raises(ChildProcessError):
                 urgency.wait(OWN)
             found.append((policy_of(idle.id), policy_of(0)))
+        with subprocess.Popen(["true"]) as child:
+            found.append(urgency.wait(OWN) == (child.pid, 0))
+            child.returncode = 0
+            found.append(policy_of(idle.id))
+            urgency.relax()
+            urgency.relax()
+            found.append(policy_of(idle.id))
 
     thread = threading.Thread(target=wait_for_child)
     thread.start()
     thread.join()
     urgent = (HELPING, CLAIMED)
-    assert found == [(0, 0), True, urgent, urgent, (USUAL, CLAIMED)]
-
-
-def test_a_wait_that_ends_early(idle: Idle) -> None:
-    def wait_for_child() -> None:
-        with subprocess.Popen(["true"]) as child:
-            assert urgency.wait(OWN) == (child.pid, 0)
-            child.returncode = 0
-            during.append(policy_of(idle.id))
-            urgency.relax()
-            urgency.relax()
-
-    during: list[tuple[int, int]] = []
-    thread = threading.Thread(target=wait_for_child)
-    thread.start()
-    thread.join()
-    assert during == [HELPING]
-    assert policy_of(idle.id) == USUAL
+    ends_early = [True, HELPING, USUAL]
+    assert found == [(0, 0), True, urgent, urgent, (USUAL, CLAIMED), *ends_early]
 
 
 def test_signals_and_missing_rights() -> None:
