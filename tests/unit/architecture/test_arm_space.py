@@ -11,6 +11,7 @@ import pytest
 from tests.marked import bits_of, finished
 from tests.unit.armfiles import library
 from tests.unit.conftest import OnMachine
+from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import open_cfi, open_elf
 from tracelloc import architecture
 from tracelloc.architecture import Architecture
@@ -123,50 +124,53 @@ def test_registers_of_a_miss() -> None:
     assert (walk.frames, walk.end) == ((64,), End.UNKNOWN_REGISTER)
 
 
-def test_stacks_are_followed_as_by_the_readers(on_machine: OnMachine) -> None:
+@pytest.mark.parametrize("machine", [X86_64, AARCH64], ids=lambda each: each.name)
+def test_stacks_are_followed_as_by_the_readers(
+    on_machine: OnMachine, machine: Architecture
+) -> None:
     """Junk with the addresses of functions, signed or not, on a stack of 16 KiB."""
-    on_machine(AARCH64, codefilereader)
-    path = library("libc.so.6")
-    cfi, elf, file = open_cfi(path), open_elf(path), SymbolFileReader(open_elf(path))
+    on_machine(machine, codefilereader)
+    path = library("libc.so.6") if machine is AARCH64 else libc()
+    cfi, elf = open_cfi(path), open_elf(path)
     sites = cfi.call_sites()[::50].tolist()
-    base, size, stack_at = LIBRARIES_AT, 1 << 30, 0xFFFF_FFF0_0000
+    size, end = 1 << 30, machine.address_end
+    base, stack_at = end - 2 * size, end - (1 << 20)
     rng = random.Random(7)
     code = np.array([(1 << 40, 1 << 41, 0, GENERATED, 0), (base, base + size, 3, 7, 0)], CODE_DTYPE)
-    offsets = {site: elf.offset_of(site) for site in sites}
-    heads = np.zeros(200, miss_dtype(AARCH64))
-    memories = []
+    called = [base + elf.offset_of(site) + 1 for site in sites]
+    signed = [each | SIGNATURE if machine is AARCH64 else each for each in called]
+    heads, memories = np.zeros(200, miss_dtype(machine)), []
     for head in heads:
-        pc = base + offsets[rng.choice(sites)] + 1
+        pc = rng.choice(called)
         words = [
-            rng.choice([pc, base + offsets[rng.choice(sites)] + 1 | SIGNATURE, (1 << 40) + 64,
-                        stack_at + 8 * rng.randrange(2000)])
+            rng.choice([pc, rng.choice(signed), (1 << 40) + 64, stack_at + 8 * rng.randrange(2000)])
             for _ in range(2048)
-        ]  # fmt: skip
+        ]
         memories.append(struct.pack("<2048Q", *words))
-        registers = (pc, stack_at, stack_at + 160, *(rng.randrange(1 << 48) for _ in range(10)))
-        head["registers"], head["generation"] = registers, rng.randrange(2, 6)
-        head["address"], head["size"] = stack_at, 1 << 14
-    files = KnownFiles(AARCH64)
-    files.by_number[7] = file
+        others = (rng.randrange(end) for _ in machine.miss_registers[3:])
+        head["registers"] = (pc, stack_at, stack_at + 160, *others)
+        head["generation"], head["address"], head["size"] = rng.randrange(2, 6), stack_at, 1 << 14
+    files = KnownFiles(machine)
+    files.by_number[7] = SymbolFileReader(open_elf(path))
     walks, addresses, rows = files.stacks(127, code, heads, b"".join(memories))
 
     def look_up(address: int, generation: int) -> RuleSet | None:
         if base <= address < base + size and generation >= 3:
             inside = elf.address_of(address - base)
             return None if inside is None else cfi.rules(inside)
-        return built_in_rules(AARCH64).frame_pointer if 1 << 40 <= address < 1 << 41 else None
+        return built_in_rules(machine).frame_pointer if 1 << 40 <= address < 1 << 41 else None
 
-    for head, memory, (frames, end, guesses, _) in zip(heads, memories, walks, strict=True):
+    for head, memory, (frames, how, guesses, _) in zip(heads, memories, walks, strict=True):
         expected = unwind(
-            dict(zip(AARCH64.miss_registers, head["registers"].tolist(), strict=True)),
+            dict(zip(machine.miss_registers, head["registers"].tolist(), strict=True)),
             StackCopy(stack_at, memory, 0),
             partial(look_up, generation=int(head["generation"])),
-            architecture=AARCH64,
+            architecture=machine,
         )
-        assert (tuple(frames.tolist()), End(end), guesses) == expected
-    assert len({end for _, end, *_ in walks}) > 2
+        assert (tuple(frames.tolist()), End(how), guesses) == expected
+    assert len({how for _, how, *_ in walks}) > 2
+    assert len({met_unmapped for *_, met_unmapped in walks}) == 2
     assert max(len(frames) for frames, *_ in walks) > 3
-    assert all(frame < 1 << 48 for frames, *_ in walks for frame in frames.tolist())
     for address, row in zip(addresses.tolist(), rows.tolist(), strict=True):
         assert look_up(address, 3).row(address) == row
 

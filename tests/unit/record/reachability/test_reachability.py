@@ -140,45 +140,6 @@ def test_blocks_that_lie_or_point_elsewhere() -> None:
     assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
 
 
-@pytest.mark.parametrize(
-    ("pointers", "numbers"),
-    [
-        pytest.param({ROOTS: block(1)}, [1], id="a root"),
-        pytest.param({ROOTS: block(1) + SIZE - 1}, [1], id="the last byte"),
-        pytest.param({ROOTS: block(1) + SIZE}, [], id="behind the block"),
-        pytest.param({ROOTS: block(1) - 1}, [], id="before it"),
-        pytest.param({ROOTS: block(1) | 0xFFF9 << 48}, [1], id="a tag in the upper bits"),
-        pytest.param({block(1): block(1) + 16}, [], id="the block itself"),
-        pytest.param({block(0) + SIZE: block(2)}, [2], id="from between blocks"),
-    ],
-)
-def test_what_one_pointer_reaches(pointers: dict[int, int], numbers: list[int]) -> None:
-    assert reached(3, pointers) == (numbers, 0)
-
-
-def test_many_blocks_as_a_plain_search_finds_them() -> None:
-    random = np.random.default_rng(7)
-    count = 3000
-    holders = random.integers(-300, count, 2500)
-    targets = random.integers(0, count, 2500)
-    pointers = {
-        (ROOTS - 8 * (n + 1) if holder < 0 else block(int(holder)) + 8 * int(random.integers(8))):
-        block(int(target)) + int(random.integers(SIZE))
-        for n, (holder, target) in enumerate(zip(holders, targets, strict=True))
-    }  # fmt: skip
-    leads: dict[int, set[int]] = {}
-    for where, to in pointers.items():
-        holder = (where - BASE) // (2 * SIZE) if where >= BASE else -1
-        leads.setdefault(holder, set()).add((to - BASE) // (2 * SIZE))
-    found, waiting = set(), [-1]
-    while waiting:
-        fresh = leads.get(waiting.pop(), set()) - found
-        found |= fresh
-        waiting += fresh
-    assert reached(count, pointers, most_edges=1 << 20)[0] == sorted(found)
-    assert 100 < len(found) < count
-
-
 def test_areas() -> None:
     maps = """\
 55d0a0000000-55d0a0001000 r--p 00000000 08:01 1234 /usr/bin/program
