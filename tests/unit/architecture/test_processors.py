@@ -51,15 +51,10 @@ def test_machines_by_name_and_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(architecture.platform, "machine", lambda: "riscv64")
     with pytest.raises(UnsupportedError, match="does not run on riscv64"):
         native()
-
-
-@pytest.mark.parametrize(("machine", "runs"), [("x86_64", 1), ("aarch64", 1), ("mips", 0)])
-def test_only_some_are_traced(machine: str, runs: int) -> None:
-    if runs:
+    for machine in ("x86_64", "aarch64"):
         capabilities.check_machine(machine)
-        return
-    with pytest.raises(UnsupportedError, match=f"does not run on {machine}") as raised:
-        capabilities.check_machine(machine)
+    with pytest.raises(UnsupportedError, match="does not run on mips") as raised:
+        capabilities.check_machine("mips")
     assert raised.value.hint == "it knows x86_64, aarch64"
 
 

@@ -62,25 +62,17 @@ class Graph:
         return found
 
 
-def random_graph(seed: int) -> Graph:
+@pytest.mark.parametrize("seed", range(100))
+def test_random_graphs(seed: int) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 30))
     pairs = random.integers(0, count, (int(random.integers(0, 3 * count)), 2)).tolist()
-    return Graph([(source, target) for source, target in pairs], count)
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_dominators_of_random_graphs(seed: int) -> None:
-    graph = random_graph(seed)
-    assert graph.dominators() == graph.plain_dominators()
+    graph = Graph([(source, target) for source, target in pairs], count)
+    dominators = graph.plain_dominators()
+    assert graph.dominators() == dominators
     assert (graph.number != NONE).sum() == len(graph.order)
     assert graph.number[graph.order].tolist() == list(range(len(graph.order)))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_sums_and_places(seed: int) -> None:
-    graph = random_graph(seed)
-    dominators = graph.plain_dominators()
+    # Sums and places.
     under: dict[int, set[int]] = {node: {node} for node in dominators}
     for node in dominators:
         above = node

@@ -7,30 +7,22 @@ import asyncio.base_events
 import itertools
 import types
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.unit.events import sent_stacks
-from tests.unit.inspected import Traced
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import SentStacks
 from tracelloc.model.frames import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
-from tracelloc.model.objects import ObjectFindings
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
-from tracelloc.record.facets.facet import FacetContext, InspectionBudget
-from tracelloc.record.facets.objects import ObjectsFacet
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.runtimes import stackmerger, supported
+from tracelloc.record.runtimes import stackmerger
 from tracelloc.record.runtimes.cpython.codeobjects import LineTable
 from tracelloc.record.runtimes.stackmerger import StackMerger
-from tracelloc.record.runtimes.supported import object_counter
-from tracelloc.record.tasks.supervision import Supervisor
 
 LOOP = 0x1000  # Addresses from here on, up to 0x1100, are in the loop
 
@@ -165,44 +157,3 @@ def test_code_that_never_comes(merger: Merger) -> None:
     for _ in range(stackmerger._MOST_LOOKS):
         merger.settle()
     assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)
-
-
-class Beads:
-    """The support of a runtime that exists in these tests only; its objects are beads."""
-
-    name = "Abacus"
-
-    def __init__(self, *, is_there: bool) -> None:
-        self.is_there, self.closed = is_there, 0
-        self.most_bytes: int | None = None
-        self.is_growing = False
-        self.findings: ObjectFindings | None = None
-
-    def watch(self, _process: Process, _space: AddressSpace) -> Beads:
-        return self
-
-    def counter(self, _process: Process) -> Beads:
-        return self
-
-    def update_findings(self) -> None:
-        if self.is_there:
-            self.findings = ObjectFindings(trouble="beads are not counted yet")
-
-    def has_runtime(self) -> bool:
-        return self.is_there
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-@pytest.mark.parametrize("at", [0, 1])
-def test_the_runtime_that_is_there_counts_objects(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = tuple(Beads(is_there=number == at) for number in range(2))
-    monkeypatch.setattr(supported, "SUPPORTED", both)
-    assert object_counter(Process(1)) is both[at]
-    assert [each.closed for each in both] == [at, 1 - at]
-    space: Any = SimpleNamespace(files=SimpleNamespace(runtime_frames=None))
-    facet = ObjectsFacet(Traced(space=space), FacetContext(Supervisor()))
-    assert facet.inspect(InspectionBudget(lambda: False, 1)) == both[at].findings
-    assert both[at].findings is not None
-    assert supported.supported_names() == "Abacus, Abacus"

@@ -20,8 +20,6 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.symbolization.modulesymbols import ModuleSymbols
 from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizer
 
-FUNCTIONS_OF_CHAIN = "innermost", "middle", "outermost", "recurse", "main"
-
 
 @contextmanager
 def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symbolizer]:
@@ -41,10 +39,6 @@ def frames_at(pid: int, *addresses: int, sources: SourceMap | None = None) -> li
         return frames_of(symbolizer, addresses, PATIENCE_S)
 
 
-def begin(targets: Targets, *command: str | Path) -> Target:
-    return targets.start(*command)
-
-
 def address_in(pid: int, path: Path, name: str) -> int:
     """A return address one byte after the start of a function in a mapped file."""
     value = next(a for a, _, _, n in nm(path) if n == name)
@@ -55,7 +49,7 @@ def address_in(pid: int, path: Path, name: str) -> int:
 @pytest.fixture
 def chain(builder: Builder, targets: Targets) -> tuple[Target, Path]:
     path = builder.c("chain")
-    return begin(targets, path), path
+    return targets.start(path), path
 
 
 def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
@@ -88,7 +82,7 @@ def test_inlined_functions_are_frames(builder: Builder, targets: Targets, tmp_pa
     )
     path = tmp_path / "inlined"
     run("g++", "-O1", "-g", source, "-o", path)
-    target = begin(targets, path)
+    target = targets.start(path)
     start, size = next((a, s) for a, s, _, n in nm(path) if n == "_Z5outerl")
     call = path.read_bytes()[start : start + size].index(b"\xe8") + 5
     base = address_in(target.pid, path, "_Z5outerl") - 1
@@ -135,28 +129,22 @@ def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.Monk
         assert frame.line is not None
 
 
-def test_failures_are_raised(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_it_and_of_files(
+    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, path = chain
+    addresses = [address_in(target.pid, path, "middle"), 0x10]
 
-    def broken(self: Symbolizer, addresses: list[int]) -> None:
-        raise RuntimeError("what a bug would do")
-
-    monkeypatch.setattr(Symbolizer, "_look_up", broken)
-    with symbolizing(target.pid) as symbolizer:
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="what a bug would do"):
-                frames_of(symbolizer, [address_in(target.pid, path, "middle")], PATIENCE_S)
-
-
-def test_files_that_break_it(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    target, path = chain
-
-    def broken(self: ModuleSymbols, addresses: list[int]) -> object:
+    def broken(*_: object) -> None:
         raise RecursionError("what nobody has thought of")
 
+    with symbolizing(target.pid) as symbolizer, monkeypatch.context() as patch:
+        patch.setattr(Symbolizer, "_look_up", broken)
+        for _ in range(2):
+            with pytest.raises(RecursionError, match="what nobody has thought of"):
+                frames_of(symbolizer, addresses, PATIENCE_S)
     monkeypatch.setattr(ModuleSymbols, "find_all", broken)
     with symbolizing(target.pid) as symbolizer:
-        addresses = [address_in(target.pid, path, "middle"), 0x10]
         frames = frames_of(symbolizer, addresses, PATIENCE_S)
         assert [f.reason for f in frames] == [Unresolved.UNREAD, Unresolved.UNMAPPED]
         assert frames[0].module == str(path)
@@ -187,7 +175,7 @@ def test_kernel_functions_have_names(chain: tuple[Target, Path]) -> None:
 def test_deleted_file_keeps_its_names(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     path = tmp_path / "gone"
     shutil.copy(builder.c("chain"), path)
-    target = begin(targets, path)
+    target = targets.start(path)
     address = address_in(target.pid, path, "middle")
     try:
         next(Path(f"/proc/{target.pid}/map_files").iterdir()).open("rb").close()
@@ -207,7 +195,7 @@ def test_stripped_with_debug_file(builder: Builder, targets: Targets, tmp_path: 
     run("objcopy", "--only-keep-debug", original, debug)
     run("strip", "-s", "-o", path, original)
     run("objcopy", f"--add-gnu-debuglink={debug}", path)
-    target = begin(targets, path)
+    target = targets.start(path)
     value = next(a for a, _, _, n in nm(original) if n == "middle")
     maps = Process(target.pid).maps().mappings
     base = next(m.start for m in maps if m.path == str(path) and m.offset == 0)
@@ -217,7 +205,7 @@ def test_stripped_with_debug_file(builder: Builder, targets: Targets, tmp_path: 
 
 
 def test_generated_code_is_named_when_its_map_appears(builder: Builder, targets: Targets) -> None:
-    target = begin(targets, builder.c("jit"), "JS:*render /srv/page.js:12:3")
+    target = targets.start(builder.c("jit"), "JS:*render /srv/page.js:12:3")
     perf_map = Path(f"/tmp/perf-{target.pid}.map")
     try:
         start, size, _ = perf_map.read_text().split(maxsplit=2)
@@ -249,7 +237,8 @@ def test_many_addresses_at_once(chain: tuple[Target, Path]) -> None:
     mappings = Process(target.pid).maps().mappings
     code = [m for m in mappings if m.executable and m.is_file]
     addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(100)]
-    own = {address_in(target.pid, path, name): name for name in FUNCTIONS_OF_CHAIN}
+    names = "innermost", "middle", "outermost", "recurse", "main"
+    own = {address_in(target.pid, path, name): name for name in names}
     addresses = rng.permutation([*addresses, *own]).tolist()
     together = frames_at(target.pid, *addresses)
     with symbolizing(target.pid) as symbolizer:

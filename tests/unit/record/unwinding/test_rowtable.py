@@ -58,14 +58,6 @@ def test_rows_are_found_where_the_probes_look(sets: np.ndarray) -> None:  # type
     assert find(sets, 12345, tag) == 0
 
 
-def test_a_row_is_replaced(sets: np.ndarray) -> None:  # type: ignore[type-arg]
-    space = Space(RowMemory(sets))
-    table, tag = space.table, space.tags[0]
-    table.insert(u64(5, 6), u64(50, 60), 0)
-    table.insert(u64(5), u64(51), 0)
-    assert (find(sets, 5, tag), find(sets, 6, tag), len(table)) == (51, 60, 2)
-
-
 def test_programs_and_rows_that_crowd() -> None:
     """The last ones are there, whatever had to go."""
     sets = np.zeros(2, ROW_SET_DTYPE)
@@ -139,7 +131,9 @@ def test_rows_of_code_that_stays_say_so(sets: np.ndarray) -> None:  # type: igno
 def test_address_spaces_keep_apart(sets: np.ndarray) -> None:  # type: ignore[type-arg]
     memory = RowMemory(sets)
     one, other = Space(memory), Space(memory)
-    one.table.insert(u64(5, 6), u64(50, 60), 0)
+    one.table.insert(u64(5, 6), u64(5, 60), 0)
+    one.table.insert(u64(5), u64(50), 0)  # it is replaced
+    assert len(one.table) == 2
     other.table.insert(u64(5), u64(55), 0)
     assert [find(sets, a, one.tags[0]) for a in (5, 6)] == [50, 60]
     assert [find(sets, a, other.tags[0]) for a in (5, 6)] == [55, 0]
