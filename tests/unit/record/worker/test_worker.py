@@ -12,10 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.commands import background
@@ -27,12 +26,8 @@ from tracelloc.architecture import native
 from tracelloc.architecture.aarch64 import AARCH64
 from tracelloc.architecture.x86_64 import X86_64
 from tracelloc.files.cfi.module import Cfi
-from tracelloc.files.dwarf import SourceLines
-from tracelloc.files.elf import SymbolTable
 from tracelloc.files.elf.plt import plt_functions
-from tracelloc.files.elf.symtab import RawTable
 from tracelloc.files.machinecode.codepaths import CodeReader
-from tracelloc.files.machinecode.probeoffsets import at_entry, find_probe_offset
 from tracelloc.record.worker import client, questions, zygote
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.codefilereader import FunctionExits
@@ -77,55 +72,17 @@ def comm_of(worker: FileWorker) -> str:
     return Path(f"/proc/{pid_of(worker)}/comm").read_text().strip()
 
 
-def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
-    file, elf = opened(program), open_elf(program)
-    addresses = addresses_in_functions(program, 300)
-    table = SymbolTable([*elf.tables(), RawTable.made_up(plt_functions(elf))])
-    assert file.symbols(addresses) == table.find_all(np.array(addresses, np.uint64))
-    assert any(symbol is None for symbol in file.symbols([0, 1 << 63]))
-    has_symbols, has_lines, references = file.describe()
-    assert (has_symbols, has_lines, references.build_id) == (True, True, elf.build_id)
-    decoder = file.decoder(of_debug=False)
-    assert not isinstance(decoder, str)
-    assert decoder.chains(addresses) == SourceLines(elf).chains(addresses)
-    assert decoder.reason is None
-    assert file.decoder(of_debug=True) == "it has no debug file"
-
-
-def test_functions_are_those_of_the_readers(program: Path) -> None:
-    """The files of a program and of the C library."""
+def test_answers_are_those_of_the_readers(program: Path, opened: Open) -> None:
     for path in (program, libc()):
         file, elf = target_file(path), open_elf(path)
-        assert file.segments == elf.segments
-        assert (file.build_id, file.is_go, file.has_tables) == (elf.build_id, False, True)
-        assert file.dynamic_names == elf.dynamic_names
-        names = ["malloc", "free", "main", "nothing"]
-        assert file.find_functions(names) == elf.find_functions(names)
-        assert file.names_ending("alloc") == elf.names_ending("alloc")
-        assert set(file.names_like("m*n")) == elf.names_like("m*n")
-        assert file.find_object("environ") == elf.find_object("environ")
-        for places in elf.find_functions(names).values():
-            for address, size in places.items():
-                offset = elf.offset_of(address)
-                assert offset == file.offset_of(address)
-                assert offset is not None
-                assert file.address_of(offset) == address
-                code = elf.read(offset, size)
-                assert file.read(offset, size) == code
-                wanted = [(offset, size, ("rdi",)), (offset, size, None)]
-                found = find_probe_offset(code, ["rdi"]), at_entry(code[:16])
-                assert file.offsets(wanted) == [astuple(each) for each in found]
-                exits = CodeReader(elf).exits(address)
-                assert file.exits(address) == FunctionExits(sorted(exits.rets), exits.trouble)
-                symbol = elf.symbols.find(address + 1)
-                assert file.function_at(address + 1) == symbol.name
-        file.close()
-
-
-def test_unwind_entries_are_those_of_the_readers(program: Path) -> None:
-    for path in (program, libc()):
-        file, cfi = target_file(path), Cfi(open_elf(path))
-        tables = UnwindTables(file)
+        found = elf.find_functions(["malloc", "main"])
+        for address in chain.from_iterable(found.values()):
+            exits = CodeReader(elf).exits(address)
+            assert file.exits(address) == FunctionExits(sorted(exits.rets), exits.trouble)
+            assert file.function_at(address + 1) == elf.symbols.find(address + 1).name
+        stubs = {address: name for address, _, name in plt_functions(elf)}
+        assert [each.name for each in opened(path).symbols([*stubs])] == [*stubs.values()]
+        tables, cfi = UnwindTables(file), Cfi(elf)
         sites, rows = cfi.all_rows(1 << 20)
         assert len(sites) > 10
         found = tables.all_rows(1 << 20)
