@@ -49,9 +49,6 @@ def u64(*values: int) -> np.ndarray:
     return np.array(values, np.uint64)
 
 
-# -- pointers
-
-
 @pytest.mark.parametrize(
     ("word", "bits", "reached"),
     [
@@ -103,9 +100,6 @@ def test_addresses_of_48_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(architecture.platform, "machine", lambda name=machine: name)
         assert architecture.address_bits() == bits
     assert (X86_64.address_end, AARCH64.address_end) == (1 << 47, 1 << 48)
-
-
-# -- stacks that the probes did not finish
 
 
 def test_registers_of_a_miss() -> None:
@@ -175,9 +169,6 @@ def test_stacks_are_followed_as_by_the_readers(
         assert look_up(address, 3).row(address) == row
 
 
-# -- stacks that were walked by frame pointers
-
-
 class Space:
     """A program at 0x10000 with an entry point, and the C library at 0x40000."""
 
@@ -218,8 +209,6 @@ def test_stacks_that_reach_the_entry_point_are_whole(
     assert FrameChecker(Space(entry)).trim(frames, StackFlag(0)) == (frames, expected)
 
 
-# -- threads
-
 POINTER = 0xFFFF_9000_1000
 
 
@@ -246,9 +235,6 @@ def test_memory_of_threads_data(on_machine: OnMachine, machine: Architecture) ->
     told = [(a, b) for a, b, owner in parts.split(region.start, region.end) if owner == 0]
     variables, record = machine.threads.variables(POINTER, 1 << 16), machine.threads.record(POINTER)
     assert told == [(min(variables[0], record[0]), max(variables[1], record[1]))]
-
-
-# -- pages
 
 
 @pytest.mark.parametrize("page_bytes", [1 << 12, 1 << 14, 1 << 16])

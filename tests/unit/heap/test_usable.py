@@ -64,13 +64,19 @@ def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
 
 @pytest.mark.parametrize("library", FILES)
 def test_formulas(targets: Targets, tmp_path: Path, library: MallocLibrary) -> None:
-    """Whatever size is known is what the library itself says, to the byte."""
-    preload = "" if library is MallocLibrary.GLIBC else str(path_of(library))
+    """Whatever size is known is what the library itself says, to the byte; whose malloc it has."""
+    path = str(path_of(library))
+    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
+        assert library_of(LIBC, path, elf) is library
+        assert library_of(MAPPINGS, path, elf) is None
+        own = Family("pool", {}, (), by_user=True)
+        assert library_of(own, path, elf) is MallocLibrary.OTHER
+    preload = "" if library is MallocLibrary.GLIBC else path
     target = targets.c("usable", env={**os.environ, "LD_PRELOAD": preload})
     assert target.ask(f"table {tmp_path / 'table'}") == "done"
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
-    usable, known = formula_for(MainLibrary(library, str(path_of(library)), ()))(asked)
+    usable, known = formula_for(MainLibrary(library, path, ()))(asked)
     assert len(truth) == len(asked)
     np.testing.assert_array_equal(usable[known], truth[known])
     assert known[:70000].all()
@@ -91,16 +97,6 @@ def test_sizes_that_are_not_known() -> None:
         found = UsableSizes(main, ReadSizes())
         assert not has_sizes(found)
         assert not usable_of(found, blocks_of([16], [10])).known.any()
-
-
-@pytest.mark.parametrize("library", FILES)
-def test_whose_malloc_a_library_has(library: MallocLibrary) -> None:
-    path = str(path_of(library))
-    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
-        assert library_of(LIBC, path, elf) is library
-        assert library_of(MAPPINGS, path, elf) is None
-        own = Family("pool", {}, (), by_user=True)
-        assert library_of(own, path, elf) is MallocLibrary.OTHER
 
 
 def test_main_allocator() -> None:

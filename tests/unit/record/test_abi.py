@@ -10,16 +10,7 @@ import pytest
 from tests.commands import c_values
 from tracelloc import probes
 from tracelloc.model import events
-from tracelloc.model.events import (
-    EVENT_FIELDS,
-    EVENT_KIND_MASK,
-    EVENT_LAP_BIT,
-    EVENT_PARITY_BIT,
-    EVENT_SIZE_BITS,
-    PAIR_KEY_FIELDS,
-    PAIR_SUMS_FIELDS,
-    EventKind,
-)
+from tracelloc.model.events import EVENT_FIELDS, PAIR_KEY_FIELDS, PAIR_SUMS_FIELDS, EventKind
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
@@ -31,7 +22,7 @@ HEADER = (probes.directory() / "event.h").read_text()
 @pytest.fixture(scope="module")
 def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Sizes, offsets and values as the C compiler sees them."""
-    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT", "LAP_BIT")]
+    wanted = [*EVENT_BITS]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
     wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS, *USDT_BITS]
@@ -50,6 +41,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("FORK_", abi.ForkFlag), ("FUNCTION_", abi.FunctionCode), ("RING_", abi.EventRingNumber),
     ("REPORTING_", abi.Reporting), ("PYTHON_", abi.PythonProgram),
 ]  # fmt: skip
+EVENT_BITS = ("EVENT_SIZE_BITS", "EVENT_KIND_MASK", "EVENT_PARITY_BIT", "EVENT_LAP_BIT")
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
 USDT_BITS = ("USDT_PROBES", "USDT_NO_REGISTER", "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")
@@ -94,12 +86,8 @@ def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
 
 
 def test_constants(c_side: dict[str, int]) -> None:
-    assert c_side["EVENT_SIZE_BITS"] == EVENT_SIZE_BITS
-    assert c_side["EVENT_KIND_MASK"] == EVENT_KIND_MASK
-    assert c_side["EVENT_PARITY_BIT"] == EVENT_PARITY_BIT
-    assert c_side["EVENT_LAP_BIT"] == EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(Counter)
-    for name in (*COOKIE_BITS, *USDT_BITS):
+    for name in (*EVENT_BITS, *COOKIE_BITS, *USDT_BITS):
         assert c_side[name] == getattr(events if hasattr(events, name) else abi, name), name
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
     code = c_side["offsetof(struct python_code, code)"]

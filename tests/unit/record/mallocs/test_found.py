@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from tests.harness import Builder
-from tests.unit.files.elf.test_elf import libc
 from tests.unit.references import module_of
 from tracelloc.model.process import FoundLibrary, UnseenFunction
-from tracelloc.record.mallocs.discovery import discover
-from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
+from tracelloc.record.mallocs.foundlibraries import why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
 
 REASON = "it makes its block by itself"
@@ -35,13 +33,6 @@ def test_lines_and_json() -> None:
         "not_probed": [],
     }  # fmt: skip
     assert second["not_probed"][4] == {"name": "f4", "reason": REASON}
-
-
-def test_found_of_the_c_library() -> None:
-    path = str(libc())
-    (found,) = describe_allocators(discover([module_of(path)]))
-    assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
-    assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
 
 
 def test_why_there_is_no_allocator(builder: Builder) -> None:

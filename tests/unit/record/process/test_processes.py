@@ -120,26 +120,23 @@ def test_growth_over_the_last_minute(tmp_path: Path) -> None:
     assert (again[3].growth_bytes_per_min, again[3].command) == (0, "other")
 
 
-def test_growth_of_the_first_seconds_is_taken_for_that_of_five(tmp_path: Path) -> None:
-    scan = MadeUp(tmp_path)
-    growth = []
-    for second in range(11):
+def growth(root: Path, pages: dict[int, int]) -> list[float]:
+    """In pages a minute, at looks at these seconds, of a process that has so many pages then."""
+    scan, found = MadeUp(root), []
+    for second, count in pages.items():
         scan.now_ns = second * NS_PER_S
-        put(tmp_path, 3, stat_line(3, "new", pages=100 if second == 0 else 700))
-        growth += [info.growth_bytes_per_min for info in scan.refresh()]
-    assert growth[:7] == [0, *[7200 * PAGE] * 5, 6000 * PAGE]
-    assert growth[10] == 3600 * PAGE
+        put(root, 3, stat_line(3, "new", pages=count))
+        found += [info.growth_bytes_per_min / PAGE for info in scan.refresh()]
+    return found
 
 
-def test_growth_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
-    scan = MadeUp(tmp_path)
-    for second in range(0, 401, 20):
-        scan.now_ns = second * NS_PER_S
-        put(tmp_path, 3, stat_line(3, "grew", pages=100 + min(second, 300)))
-        (info,) = scan.refresh()
-        if second == 320:
-            assert info.growth_bytes_per_min == 40 * PAGE
-    assert info.growth_bytes_per_min == 0
+def test_growth_at_first_and_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
+    """That of the first seconds is taken for that of five."""
+    found = growth(tmp_path, {second: 100 if second == 0 else 700 for second in range(11)})
+    assert found[:7] == [0, *[7200] * 5, 6000]
+    assert found[10] == 3600
+    rarely = growth(tmp_path, {second: 100 + min(second, 300) for second in range(0, 401, 20)})
+    assert (rarely[16], rarely[-1]) == (40, 0)
 
 
 def test_budget_and_looking_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def names_of(*files: ElfFile) -> set[tuple[int, str]]:
 def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     elf = open_elf(stripped(program, tmp_path))
     assert elf.build_id in run("readelf", "-n", program)
+    assert open_elf(without_section_headers(program, tmp_path / "bare")).build_id == elf.build_id
     troubles: list[str] = []
     assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
     directory = tmp_path / "usr/lib/debug/.build-id" / elf.build_id[:2]
@@ -91,11 +92,6 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
     assert len(troubles) == 1
     assert "is of another build" in troubles[0]
-
-
-def test_build_id_without_section_headers(program: Path, tmp_path: Path) -> None:
-    bare = without_section_headers(program, tmp_path / "bare")
-    assert open_elf(bare).build_id == open_elf(program).build_id
 
 
 def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
@@ -194,10 +190,9 @@ def test_truncated_section_sizes(program: Path, tmp_path: Path) -> None:
     assert len(plt_functions(hostile)) >= 8
 
 
-# Perf maps, in a /proc that a test can write to.
-
-
 class FakeProcess:
+    """One with a perf map, in a /proc that a test can write to."""
+
     def __init__(self, directory: Path, pid: int = 77, inner_pid: int = 5) -> None:
         self.process = Process(pid, directory)
         self.map = directory / str(pid) / "root/tmp" / f"perf-{inner_pid}.map"
@@ -222,6 +217,10 @@ def fake(tmp_path: Path) -> FakeProcess:
 
 def test_perf_map(fake: FakeProcess) -> None:
     assert fake.names(0x1000) == [None]
+    fake.map.write_text("1000 10 one\n")
+    fake.now_s += 0.5  # it is looked at now and then
+    assert fake.perf_map.find_all(np.array([0x1000], np.uint64)) == [None]
+    assert fake.names(0x1000) == ["one"]
     fake.map.write_text("1000 10 one\n0x2000 20 two words\n\nbroken line\nzz 1 x\n3000 0 none\n40")
     assert fake.names(0xFFF, 0x1000, 0x100F, 0x1010, 0x2001, 0x3000) == [
         None, "one", "one", None, "two words", None,
@@ -231,14 +230,6 @@ def test_perf_map(fake: FakeProcess) -> None:
     assert fake.names(0x1000, 0x100A, 0x4000) == ["newer", None, "late"]
     fake.map.write_text("9000 8 again\n")
     assert fake.names(0x1000, 0x9001) == [None, "again"]
-
-
-def test_perf_map_is_looked_at_now_and_then(fake: FakeProcess) -> None:
-    assert fake.names(0x1000) == [None]
-    fake.map.write_text("1000 10 one\n")
-    fake.now_s += 0.5
-    assert fake.perf_map.find_all(np.array([0x1000], np.uint64)) == [None]
-    assert fake.names(0x1000) == ["one"]
 
 
 def test_perf_maps_that_are_not_believed(fake: FakeProcess) -> None:

@@ -1,6 +1,7 @@
 """Where stacks came by in large files, kept on disk."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,10 @@ def path_of(me: Invoker, build_id: str = ID) -> Path:
 
 def test_what_is_remembered_adds_up(me: Invoker) -> None:
     memory = SiteMemory(me)
+    for no_id in (None, "", "../../etc/passwd", "0" * 200, "AB" * 10):
+        memory.remember(no_id, sites(1))
+        assert memory.recall(no_id).tolist() == []
+    assert not me.cache.exists()
     assert memory.recall(ID).tolist() == []
     memory.remember(ID, sites(7, 3, 1 << 63, 3))
     memory.remember(ID, sites(5))
@@ -35,14 +40,6 @@ def test_what_is_remembered_adds_up(me: Invoker) -> None:
     assert SiteMemory(me).recall(ID).tolist() == [3, 5, 7, 1 << 63]
     assert memory.recall("ee" * 20).tolist() == []
     assert (path_of(me).stat().st_mode & 0o777, path_of(me).stat().st_size) == (0o600, 16 + 32)
-
-
-@pytest.mark.parametrize("build_id", [None, "", "../../etc/passwd", "0" * 200, "AB" * 10])
-def test_what_is_no_build_id(me: Invoker, build_id: str | None) -> None:
-    memory = SiteMemory(me)
-    memory.remember(build_id, sites(1))
-    assert memory.recall(build_id).tolist() == []
-    assert not me.cache.exists()
 
 
 def test_newest_stay_when_there_are_too_many(me: Invoker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +83,7 @@ def test_damage_is_noticed(me: Invoker) -> None:
         assert memory.recall(ID).tolist() == []
     memory.remember(ID, sites(9))
     assert memory.recall(ID).tolist() == [9]
-
-
-def test_a_cache_that_cannot_be_written(me: Invoker) -> None:
+    shutil.rmtree(me.cache)
     me.cache.write_text("not a directory")
-    memory = SiteMemory(me)
     memory.remember(ID, sites(1))
     assert memory.recall(ID).tolist() == []
