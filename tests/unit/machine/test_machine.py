@@ -87,20 +87,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
-def test_memory_by_kind(machine: Machine) -> None:
-    machine.set(7, anonymous=100, files=20, shared=3, swapped=50, page_tables=1)
-    found = machine.look()
-    (process,) = found.processes
-    assert [size >> 10 for size in process.trend.kinds.values()] == [100, 20, 3, 50, 1]
-    assert process.trend.size_bytes == 174 << 10
-    assert process.trend.used_bytes == 154 << 10
-    assert process.trend.growth == (None, None, None)
-    assert (process.command, process.arguments) == ("server", "/bin/server -x")
-    assert process.trend.growing_kind is None
-    assert (found.total_bytes, found.available_bytes) == (4 * MIB, MIB)
-    assert (found.swap_bytes, found.swap_used_bytes) == (2 * MIB, 3 * MIB // 2)
-
-
 def test_what_is_shared_counts_in_part(machine: Machine) -> None:
     """Three workers share their parent's pages: the one with most memory of its own is first."""
     for pid, kib in (7, 100), (8, 300), (9, None):

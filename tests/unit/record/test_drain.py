@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.recfunctions import repack_fields
 
 from tests.commands import run
 from tests.harness import ROOT
@@ -95,16 +96,10 @@ class Probes:
 
 def _split(rows: Any, key_bytes: int) -> tuple[Any, Any]:
     """Keys and values, as a map gives them."""
-    plain = rows.view(np.uint8).reshape(len(rows), rows.itemsize)
-    names = rows.dtype.names
-    keys = [n for n in names if rows.dtype.fields[n][1] < key_bytes]
-    values = [n for n in names if rows.dtype.fields[n][1] >= key_bytes]
-
-    def part(fields: list[str], where: slice) -> Any:
-        dtype = np.dtype([(n, rows.dtype.fields[n][0]) for n in fields])
-        return np.ascontiguousarray(plain[:, where]).view(dtype).ravel()
-
-    return part(keys, slice(0, key_bytes)), part(values, slice(key_bytes, None))
+    offsets = {name: rows.dtype.fields[name][1] for name in rows.dtype.names}
+    keys = [name for name, at in offsets.items() if at < key_bytes]
+    values = [name for name in offsets if name not in keys]
+    return repack_fields(rows[keys]), repack_fields(rows[values])
 
 
 class Run:

@@ -16,10 +16,12 @@ from tracelloc.record.heapwalk import jemalloc, libraryfiles, walk
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
 from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
+from tracelloc.record.heapwalk.mallocstate import ArenaState, find_parameters
 from tracelloc.record.heapwalk.measuring import PinnedPageSums
 from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks
 from tracelloc.record.heapwalk.walk import while_alive
 from tracelloc.record.process.memory import PAGE_BYTES
+from tracelloc.record.process.regions import Region
 
 BASE = 0x10000
 
@@ -109,14 +111,6 @@ def test_lists_and_memory_lead_nowhere() -> None:
 
 
 def test_entries_are_packed() -> None:
-    entries = np.array(
-        [BASE | 1, BASE + 32, BASE + 96 | 7, BASE + 4096 | 5, BASE + 8192 | 7], np.uint64
-    )
-    arena = Arena("main arena", MallocLibrary.GLIBC, 4192).add(entries)
-    (some,) = arena.slices()
-    assert some.sizes.tolist() == [32, 64, 0, 4096]
-    assert arena.seen_bytes == 4192
-    assert list(arena.stretches()) == [(BASE, BASE + 96), (BASE + 4096, BASE + 8192)]
     # Blocks far apart, one larger than what 32 bits can tell, and one that lies on the border.
     gib = 1 << 30
     rows = [
@@ -296,3 +290,30 @@ def test_files_that_have_jemalloc(at: int | None, tmp_path: Path) -> None:
     unread: Any = SimpleNamespace(file_id=("8:2", at), path=str(path))
     process.open_mapping = lambda _: os.open(tmp_path, os.O_RDONLY)
     assert may_have_it(process, unread)
+
+
+ARENA, HEAP = 0x7F0000002000, 0x1000_0000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "base"),
+    [
+        ((HEAP, 64, 1032, 7), HEAP),  # tcache_bins, tcache_max_bytes, tcache_count
+        # Others have requested memory before malloc did, and a tunable sets the largest size.
+        ((HEAP + 0x8000, 8, 128, 7), HEAP + 0x8000),
+    ],
+)
+def test_parameters_of_malloc_are_those_that_fit_the_heap_best(
+    parameters: tuple[int, ...], base: int
+) -> None:
+    arena = ArenaState(ARENA, ARENA + 112, 0, ARENA, 1 << 31, True)
+    heap = Region(HEAP, HEAP + (2 << 30), "rw-p", 0, 0, "[heap]")
+    words = np.zeros(3 * 4096 // 8, np.uint64)
+    around = {(ARENA - 4096, 3 * 4096): words}
+    reader: Any = SimpleNamespace(words=lambda *place: around[place])
+    assert find_parameters(reader, arena, [heap]) is None
+    # An entry of libc's dynamic section, DT_VERDEFNUM, and the next one's tag and value.
+    words[40:44] = 0x6FFFFFFD, 39, 0x1E, 16
+    words[300:304] = parameters
+    found = find_parameters(reader, arena, [heap])
+    assert (found.sbrk_base, found.mapped_sum_at) == (base, ARENA - 4096 + 8 * 298)

@@ -1,4 +1,6 @@
-"""The probes' rows as user space keeps them."""
+"""The probes' rows as user space keeps them, and sets of addresses."""
+
+import random
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from tracelloc.record.abi import (
     TAG_BITS,
 )
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
+from tracelloc.record.unwinding.addresses import AddressSet
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -162,3 +165,21 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     for start in range(0, len(tags) - each // 2, each // 2):
         assert len(set(tags[start : start + each // 2])) == each // 2, "one came again too early"
     assert find(sets, 5, steady.tags[0]) == 50
+
+
+def test_many_addresses() -> None:
+    """Sets of them, against Python's."""
+    dice = random.Random(1)
+    addresses, plain = AddressSet(), set()
+    for _ in range(200):
+        some = [dice.choice([0, 16, dice.randrange(1 << 47)]) for _ in range(dice.randrange(200))]
+        new = np.empty(len(some), np.uint64)
+        count = addresses.add(np.array(some, np.uint64), new)
+        # Each once, and in the order in which they came.
+        assert new[:count].tolist() == [*dict.fromkeys(a for a in some if a and a not in plain)]
+        plain.update(a for a in some if a)
+        assert len(addresses) == len(plain)
+    every = np.empty(len(addresses), np.uint64)
+    addresses.copy(every)
+    assert sorted(every.tolist()) == sorted(plain)
+    assert len(plain) > 5000

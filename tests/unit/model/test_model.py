@@ -1,11 +1,37 @@
-"""Samples over time, and growth read from them."""
+"""Samples over time, the first of many blocks, and stacks that are asked about by their frames."""
 
 import itertools
 
 import numpy as np
+import pytest
 
+from tracelloc.heap.stacks import Stacks
+from tracelloc.model.blocks import first_rows
 from tracelloc.model.figures import SAMPLES, History
+from tracelloc.model.stacks import StackFlag
 from tracelloc.text import NS_PER_S
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 39, 40, 41])
+@pytest.mark.parametrize("kinds", [(1, 1), (1, 9), (2, 2), (9, 3), (1000, 1000)])
+def test_first_rows_are_those_of_all_sorted(n: int, kinds: tuple[int, int]) -> None:
+    """``kinds``: how many values the first two keys have."""
+    random = np.random.default_rng(1)
+    for _ in range(50):
+        keys = [random.integers(0, most, 40).astype(np.uint64) for most in (*kinds, 1 << 40)]
+        assert first_rows(n, *keys).tolist() == np.lexsort(keys[::-1])[:n].tolist()
+
+
+def test_stacks_that_pass_through_memory() -> None:
+    stacks = Stacks()
+    stacks.indices(np.array([7], np.uint64))  # its frames are not known yet
+    for number, frames in enumerate([(16, 39), (16, 20, 99), (), (60,), (40, 59)]):
+        stacks.add(number + 8, frames, StackFlag(0))
+    edges = np.array([20, 30, 50, 60], np.uint64)
+    assert stacks.pass_through(edges).tolist() == [
+        False, False, False, True, False, False, True
+    ]  # fmt: skip
+    assert not stacks.pass_through(edges[:0]).any()
 
 
 def held(*sizes: int) -> np.ndarray:
