@@ -9,14 +9,12 @@ import pytest
 from tests.blockholders import KEPT
 from tests.pythonobjects import growing
 from tests.unit.inspected import Lab, Traced
-from tests.unit.stage import Stages
 from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.heapusage import HeapUsage, HeapUsages
 from tracelloc.model.objects import ObjectFindings
 from tracelloc.record.facets import objects, schedule
 from tracelloc.record.facets.facet import Facet, InspectionBudget
 from tracelloc.record.facets.objects import ObjectsFacet
-from tracelloc.record.session import tracee, upkeep
 from tracelloc.record.tasks.memorybudget import MemoryBudget
 from tracelloc.show.recording.parts import facets_of, to_plain
 from tracelloc.snapshots.snapshot import FACET_RESULTS
@@ -149,16 +147,6 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
     for at_s in range(160, 200):
         lab.run_due(at_s, *both)
     assert fakes[0].looks == before
-
-
-def test_a_new_facet_reaches_snapshots(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (schedule, tracee, upkeep):
-        monkeypatch.setattr(module, "FACETS", (*schedule.FACETS, WeatherFacet))
-    monkeypatch.setitem(FACET_RESULTS, "weather", Weather)
-    play = stage()
-    assert "weather" not in play.now()[play.root].facets
-    play.run_upkeep()
-    assert play.now()[play.root].facets["weather"] == Weather("clear", (20, 1))
 
 
 def test_results_of_recordings() -> None:

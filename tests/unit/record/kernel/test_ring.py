@@ -39,9 +39,8 @@ class Kernel:
         record += bytes(-len(record) % 8)
         at = self.position
         for n, byte in enumerate(record):
-            offset = (at + n) % SIZE
             for copy in (0, SIZE):
-                os.pwrite(self.fd, bytes([byte]), 2 * PAGE + copy + offset)
+                os.pwrite(self.fd, bytes([byte]), 2 * PAGE + copy + (at + n) % SIZE)
         self.position += len(record)
         os.pwrite(self.fd, struct.pack("<Q", self.position), PAGE)
         return at

@@ -125,15 +125,7 @@ def test_blocks_that_lie_or_point_elsewhere() -> None:
             bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
             found = finished(bits, starts[:known]).tolist()
             assert found == [offset != 0x10, True, False][:known]
-    # 0 -> 1 -> 2 hang on a root; 3 -> 4 do not, and 5 and 6 point to each other.
-    pointers = {
-        block(0): block(1), block(1) + 8: block(2), block(3): block(4), block(5): block(6),
-        block(6): block(5),
-    }  # fmt: skip
-    assert reached(7, pointers)[0] == []
-    # Whether roots are seen before or after the blocks that they lead to.
-    assert reached(7, {**pointers, ROOTS: block(0)})[0] == [0, 1, 2]
-    assert reached(7, {**pointers, block(8): block(0)})[0] == [0, 1, 2]
+    # As many pointers are kept as may be.
     pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
     assert reached(4, pointers, most_edges=2) == ([3], 1)
     assert reached(4, pointers, most_edges=3) == ([], 0)
