@@ -37,6 +37,13 @@ def table_of(events: list[Event], stacks: Stacks | None = None, **kinds: Any) ->
     return table
 
 
+def held(table: LiveTable) -> dict[int, tuple[int, int]]:
+    """(size, stack index) of all blocks by address."""
+    blocks = table.blocks()
+    rows = zip(blocks.size.tolist(), blocks.stack.tolist(), strict=True)
+    return dict(zip(blocks.address.tolist(), rows, strict=True))
+
+
 def sent_stacks(*stacks: tuple[int, int, tuple[int, ...]]) -> SentStacks:
     """Stacks as the ring of stacks holds them: (id, flags, frames)."""
     return SentStacks(

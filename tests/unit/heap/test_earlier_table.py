@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tests.unit.events import A, Event, F, R, X, records
+from tests.unit.events import A, Event, F, R, X, held, records
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 
@@ -44,15 +44,8 @@ def begun(stacks: int = 4) -> LiveTable:
     return table
 
 
-def live(table: LiveTable) -> dict[int, tuple[int, int]]:
-    blocks = table.blocks()
-    assert len(set(blocks.address.tolist())) == len(blocks)
-    rows = zip(blocks.address.tolist(), blocks.size.tolist(), blocks.stack.tolist(), strict=True)
-    return {address: (size, stack) for address, size, stack in rows}
-
-
 def check(table: LiveTable, blocks: dict[int, tuple[int, int]]) -> None:
-    assert live(table) == blocks
+    assert held(table) == blocks
     assert table.count == len(blocks)
     assert table.live_bytes == sum(size for size, _ in blocks.values())
     for stack in range(1, 4):

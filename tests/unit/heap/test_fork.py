@@ -5,20 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.unit.events import A, F, random_program, records, table_of
+from tests.unit.events import A, F, held, random_program, records, table_of
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.events import Events
 from tracelloc.model.stacks import StackFlag
 from tracelloc.text import NS_PER_S
-
-
-def held(table: LiveTable) -> dict[int, tuple[int, int]]:
-    """(size, stack index) of all blocks by address."""
-    return {
-        address: (size, stack)
-        for address, size, _, stack, _ in zip(*table.blocks().columns(), strict=True)
-    }
 
 
 def sums(table: LiveTable) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.realverdicts import contradictions
 from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of, watch
-from tests.corpus.streams import NEVER, Stream, every
+from tests.corpus.streams import NEVER, Stream, every, kept
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.stacks import StackFlag
 from tracelloc.model.verdicts import CODE_OF, Verdict
@@ -57,19 +57,14 @@ def test_recorded(path: Path) -> None:
         assert verdict in {findings.verdict(n) for n, name in names if name.startswith(function)}
 
 
+RANDOM = np.random.default_rng(1)  # Nothing here is left to it
+
+
 def leak(period_s: float, size: float, from_s: float = 0.0) -> Stream:
     """A block now and then, never freed, among twenty times as many that are."""
-    lost = every(period_s, from_s, END_S)
     brief = every(period_s / 20, 0.0, END_S)
-    birth = np.concatenate([lost, brief])
-    death = np.concatenate([np.full(len(lost), NEVER), brief + 0.5])
-    return Stream(birth, death, np.full(len(birth), size))
-
-
-def blocks_at(times_s: list[float], size: float) -> Stream:
-    """Blocks that stay."""
-    birth = np.array(times_s)
-    return Stream(birth, np.full(len(birth), NEVER), np.full(len(birth), size))
+    freed = Stream(brief, brief + 0.5, np.full(len(brief), size))
+    return kept(RANDOM, every(period_s, from_s, END_S), size) + freed
 
 
 @pytest.mark.parametrize("common", ["scratch", "worker"])
@@ -78,7 +73,9 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
     names = {"scratch": ("scratch/{}", "scratch/other_{}"), "worker": ("{}/worker", "x_{}/worker")}
     sites = {names[common][0].format("leak"): leak(2.0, 64)}
     for number in range(3):
-        sites[names[common][1].format(number)] = blocks_at([100.0 + 7 * number], 1 << 20)
+        sites[names[common][1].format(number)] = kept(
+            RANDOM, np.array([100.0 + 7 * number]), 1 << 20
+        )
     (suspect,) = watch(sites, END_S).findings.suspects
     assert suspect.stack == 1
     assert suspect.judgement.verdict is Verdict.LEAKING
@@ -87,7 +84,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
 
 def test_what_is_no_rate_or_not_judged() -> None:
     """What one stack allocated once does not count at its size, either."""
-    once = blocks_at([150.0, 150.5, 151.0], 1 << 20)
+    once = kept(RANDOM, np.array([150.0, 150.5, 151.0]), 1 << 20)
     (suspect,) = watch({"site": leak(2.0, 64) + once}, END_S).findings.suspects
     assert suspect.judgement.rate_bytes_per_min == pytest.approx(64 * 30, rel=0.15)
     # It is allocated anew, larger each time: its stack grows, but not by much.

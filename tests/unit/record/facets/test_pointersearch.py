@@ -38,12 +38,16 @@ class Searches(Lab):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
         super().__init__(PointersFacet, monkeypatch)
         self._failure = failure
+        self.failing: dict[int, Exception] = {}
+        """By process, if not all fail."""
         monkeypatch.setattr(pointers, "PointerSearch", self.search)
 
-    def search(self, _: Process, some_blocks: SomeBlocks, *_how: object, **_more: object) -> Any:
+    def search(
+        self, process: Process, some_blocks: SomeBlocks, *_how: object, **_more: object
+    ) -> Any:
         self.asked.append(Blocks.concatenate(list(some_blocks())))
-        if self._failure is not None:
-            raise self._failure
+        if failure := self.failing.get(process.pid, self._failure):
+            raise failure
         return SimpleNamespace(
             is_whole=True, swapped_bytes=0, are_reachable=lambda some: np.zeros(len(some), np.bool_)
         )
@@ -89,29 +93,18 @@ def test_refused_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_searches_that_fail_or_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Searches(monkeypatch), Traced(), Traced(process=Process(os.getpid()))
-
-    def search(
-        process: Process, blocks: Callable[[], Iterable[Blocks]], *how: object, **more: object
-    ) -> SimpleNamespace:
-        if process == two.process:
-            raise OSError(errno.EFBIG, "its mappings have terabytes")
-        return lab.search(process, blocks, *how, **more)
-
-    monkeypatch.setattr(pointers, "PointerSearch", search)
+    lab.failing[os.getpid()] = OSError(errno.EFBIG, "its mappings have terabytes")
     for at_s in range(20, 60):
         lab.count_due(at_s, one, two)
-    assert len(lab.asked) == 4
+    assert len(lab.asked) == 4 + 1
     assert [each.heap.unreachable.is_refused for each in (one, two)] == [False, True]
     (line,) = lab.said
     assert f"pointer search of process {os.getpid()} failed: its mappings have terabytes;" in line
     lab, one = Searches(monkeypatch), Traced()
     monkeypatch.setattr(facet, "_MOST_CPU_NS", 1)
-
     asked: list[bool] = []
 
-    def search(
-        _: object, __: object, may_go_on: Callable[[], bool], **_more: object
-    ) -> SimpleNamespace:
+    def search(_: object, __: object, may_go_on: Callable[[], bool], **_more: object) -> Any:
         asked.append(may_go_on())
         return SimpleNamespace(is_whole=False)
 

@@ -3,9 +3,7 @@
 import struct
 from collections.abc import Iterator
 
-import pytest
-
-from tracelloc.record.kernel.compiler import CompiledProbes, MapSpec, with_maps
+from tracelloc.record.kernel.compiler import with_maps
 
 STACK_LIMIT_BYTES = 64  # BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h
 FRAME = 10  # The register that points behind the program's stack
@@ -67,7 +65,3 @@ def test_what_instructions_say() -> None:
     # The second one is a plain number.
     assert [line[4] for line in instructions(placed)] == [3, 0, 17, 0, 0]
     assert with_maps(placed, {3: 17}) == code
-    made = CompiledProbes((MapSpec("events", 27, 0, 0, 4096, 0),), {"do_nothing": assembled(EXIT)})
-    assert CompiledProbes.from_json(made.to_json()) == made
-    with pytest.raises((KeyError, TypeError)):
-        CompiledProbes.from_json({"maps": [{"name": "events"}], "programs": {}})

@@ -22,26 +22,6 @@ def block(number: int) -> int:
     return BASE + 2 * SIZE * number
 
 
-def reached(
-    count: int, pointers: dict[int, int], *, most_edges: int = 1000
-) -> tuple[list[int], int]:
-    """Numbers of the blocks that can be reached, and pointers that were left out.
-
-    ``pointers``: from the word at some address to another address. Memory is looked at in the
-    order of addresses, word by word.
-    """
-    starts = np.array([block(n) for n in range(count)], np.uint64)
-    bits = BlockBits(most_edges)
-    bits.add(starts, starts + np.uint64(SIZE))
-    for where in sorted(pointers):
-        bits.scan(np.array([pointers[where]], np.uint64), where)
-    assert reachable_of(bits, starts).all(), "none was asked about"
-    bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
-    for where in sorted(pointers):
-        bits.scan(np.array([pointers[where]], np.uint64), where)
-    return np.flatnonzero(finished(bits, starts)).tolist(), bits.edges_left_out
-
-
 MIB = 1 << 20
 
 
@@ -125,11 +105,16 @@ def test_blocks_that_lie_or_point_elsewhere() -> None:
             bits.scan(np.array([BASE + 0x450], np.uint64), BASE + 0x460 + offset)
             found = finished(bits, starts[:known]).tolist()
             assert found == [offset != 0x10, True, False][:known]
-    # As many pointers are kept as may be.
-    pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
-    assert reached(4, pointers, most_edges=2) == ([3], 1)
-    assert reached(4, pointers, most_edges=3) == ([], 0)
-    assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
+    # As many pointers between blocks are kept as may be.
+    starts = np.array([block(n) for n in range(4)], np.uint64)
+    for most_edges, expected in ((2, ([3], 1)), (3, ([], 0)), (0, ([1, 2, 3], 1))):
+        bits = bits_of(starts, starts + np.uint64(SIZE), most_edges)
+        for n in range(3):
+            bits.scan(starts[n + 1 : n + 2].copy(), block(n))
+        assert (np.flatnonzero(finished(bits, starts)).tolist(), bits.edges_left_out) == expected
+    bits = BlockBits(10)
+    bits.add(starts, starts + np.uint64(SIZE))
+    assert reachable_of(bits, starts).all(), "none was asked about"
 
 
 def test_areas() -> None:
