@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.harness import PATIENCE_S
 from tracelloc.model.codefiles import CodeModule, CodePlace, Mapping
@@ -140,17 +139,14 @@ def test_what_is_mapped_meanwhile_gets_its_rows() -> None:
     assert len(table) == 6
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_nothing_begins_after_the_end(after: bool) -> None:
+def test_nothing_begins_after_the_end() -> None:
     space = FakeSpace()
     ahead, _ = make(space)
     ahead.renew(AddressMap([mapping(1)]))
-    if after:
-        ahead.stop()
+    ahead.stop()
     ahead.begin(whole=False)
     ahead.await_all(PATIENCE_S)
-    ahead.stop()
-    assert space.asked == ([] if after else [1])
+    assert space.asked == []
 
 
 def test_regions_of_generated_code() -> None:
