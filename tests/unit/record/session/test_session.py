@@ -12,7 +12,6 @@ from tests.unit.events import A, F
 from tests.unit.stage import Stages
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.losses import Counter
-from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.probe_points.placement import ProbePoint
@@ -137,27 +136,9 @@ def test_what_an_exec_or_shared_memory_changes(stage: Stages) -> None:
     assert play.figures() == {play.root: (100, 1), child: (3, 1)}
     # Its probes have gone on; nothing was attached twice or taken out.
     assert play.capture.closed == []
-    play = stage(follow=False)
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.capture.spaces["image"][0] += 2
-    play.play(play.image(play.root), (A, 16, 5, 1, 7))
-    assert play.figures() == {play.root: (5, 1)}
-    assert play.now()[play.root].target.exec_count == 2
-    (line,) = play.said
-    assert line.startswith(f"process {play.root} executed sleep")
 
 
-def test_what_is_kept_after_ends_and_failures(stage: Stages) -> None:
-    soon = TemporaryPolicy(between=5)
-    play = stage(temporary=soon)
-    forked, spawned = play.start(), play.start()
-    play.session.forked(play.root, 7, forked, shares=False)
-    play.capture.forks[8] = ForkFlag.SHARES
-    play.session.forked(play.root, 8, spawned, shares=True)
-    play.session.executed(spawned, same_thread=True)
-    play.session.executed(forked, same_thread=True)
-    assert {one.temporary for one in play.now().values()} == {soon}
+def test_what_is_kept_after_ends(stage: Stages) -> None:
     play = stage()
     play.play(play.image(play.root), (A, 16, 100, 1, 7))
     child = play.child()
@@ -170,19 +151,6 @@ def test_what_is_kept_after_ends_and_failures(stage: Stages) -> None:
     assert select.select([play.session.end_fd], [], [], 0)[0]
     # Its place in the probes' memory is another one's.
     assert len(play.capture.free_slots) == 8
-    play = stage()
-    told: list[Exception] = []
-    play.session.when_failed(told.append)
-    play.play(play.image(play.root), (A, 16, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    play.session.failed(RuntimeError("lost the target"))
-    play.session.failed(RuntimeError("of no interest"))
-    play.play(play.image(play.root), (A, 32, 100, 1, 7))
-    assert play.figures() == {play.root: (100, 1)}
-    assert list(map(str, told)) == ["tracing failed: RuntimeError: lost the target"]
-    assert play.now()[play.root].losses.failed_tasks == {"tracing": 1}
-    play.session.when_failed(told.append)
-    assert len(told) == 2
 
 
 def test_processes_that_are_left_out(stage: Stages) -> None:
