@@ -153,15 +153,12 @@ MAPPED = -(-200_016 // mmap.PAGESIZE) * mmap.PAGESIZE
     ("request_bytes", "word", "usable_bytes"),
     [
         (24, 0x21, 24),
-        (24, 0x31, 40),
         (0, 0x20, 24),
-        (25, 0x35, 40),
         (24, 0x41, 56),
         # Too small or too large for the request, not a size, nothing.
         (25, 0x21, None),
         (24, 0x51, None),
         (24, 0x29, None),
-        (24, 0, None),
         (24, 0xFFFFFFFFFFFFFFF1, None),
         # A mapping ends where a page does; it begins 16 bytes before the block.
         (200_000, MAPPED | 2, MAPPED - 16),

@@ -409,27 +409,18 @@ def test_real_processes() -> None:
         "shared = mmap.mmap(-1, 4 << 20)\nshared.write(b'x' * (4 << 20))\n"
         "print('shared', flush=True)\nsys.stdin.readline()\n"
     )
-    now_s = 0.0
+    now_s, seen = 0.0, []
     with (
         Target([sys.executable, "-c", program]) as target,
         closing(ProcessReader(clock_s=lambda: now_s)) as reader,
     ):
-
-        def look() -> tuple[int, ...]:
+        for asked, said in (("", ""), ("grow", "grown"), ("share", "shared")):
+            assert not asked or target.ask(asked) == said
             found = {process.pid: process for process in reader.read_memory().processes}
             assert os.getpid() in found
-            return tuple(found[target.pid].trend.kinds.values())
-
-        first = look()
-        assert target.ask("grow") == "grown"
-        now_s += 60
-        second = look()
-        grown = [b - a for a, b in zip(first, second, strict=True)]
-        assert 8 * MIB <= grown[0] < 9 * MIB
-        assert target.ask("share") == "shared"
-        now_s += 60
-        third = look()
-        assert 4 * MIB <= third[2] - second[2] < 5 * MIB
+            seen.append([*found[target.pid].trend.kinds.values()])
+            now_s += 60
+        assert 8 * MIB <= seen[1][0] - seen[0][0] < 9 * MIB
+        assert 4 * MIB <= seen[2][2] - seen[1][2] < 5 * MIB
         target.kill()
-        now_s += 60
         assert target.pid not in {process.pid for process in reader.read_memory().processes}

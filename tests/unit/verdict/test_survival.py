@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from tests.unit.events import A, F, records
+from tests.corpus.replay import START_NS, events_of, looks, stacks_of
+from tests.corpus.streams import Stream
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion
@@ -19,21 +18,10 @@ from tracelloc.verdict.survivaltail import ages_reached, deaths_from, find_tails
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
     """One stack whose blocks are born and die at these times."""
-    table = LiveTable(Stacks())
-    table.cohorts.begin(0)
-    deaths = births + lives
-    numbers = np.arange(len(births))
-    seconds = np.append(births, deaths[deaths < end_s])
-    events = records(
-        [(A, 16 * n + 16, 100, 0, 1) for n in numbers]
-        + [(F, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
-    )
-    events["time_ns"] = (seconds * NS_PER_S).astype(np.uint64)
-    events = events[np.argsort(seconds, kind="stable")]
-    for second in range(end_s):
-        times_s = events["time_ns"] / NS_PER_S
-        table.apply(events[(times_s >= second) & (times_s < second + 1)])
-    return table.cohorts.census(end_s * NS_PER_S, 1).survivors_by_age(np.arange(1))
+    stream = Stream(births, births + lives, np.full(len(births), 100.0))
+    *_, (_, table, _) = looks(events_of([stream], end_s), stacks_of(["site"]), end_s)
+    census = table.cohorts.census(START_NS + end_s * NS_PER_S, 2)
+    return census.survivors_by_age(np.arange(1, 2))
 
 
 def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:

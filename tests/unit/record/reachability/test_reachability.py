@@ -1,5 +1,7 @@
 """Marking what can be reached, and what counts as unreachable after several searches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -235,3 +237,31 @@ def test_blocks_of_any_size_are_found_by_their_first_and_last_byte(start: int, s
         bits = bits_of(starts, ends)
         bits.scan(np.array([address], np.uint64), ROOTS)
         assert np.flatnonzero(finished(bits, starts)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "later_s",
+    [[0, 10, 20, 30, 40, 50, 60], [0, 10, 20, 30, 40, 55, 70, 90], [0, 40, 70]],
+    ids=["the same", "new slices", "merged ones"],
+)
+def test_searches_and_slices_that_were_merged_since(later_s: list[int]) -> None:
+    """What is known of a search is not computed again."""
+    rng, count = np.random.default_rng(3), 45
+    some = replace(
+        blocks(*range(count)),
+        size=rng.integers(1, 100, count).astype(np.uint64),
+        stack=rng.integers(0, 7, count).astype(np.uint32),
+    )
+    edges_ns = np.array([0, 10, 20, 30, 40, 50, 60]) * 10**9
+    unreachable, fresh = UnreachableBlocks(), UnreachableBlocks()
+    for lost in (0, count):
+        for each in (unreachable, fresh):
+            add_search(each, some, np.zeros(count, np.bool_))
+        assert int(unreachable.table(edges_ns).count.sum()) == lost
+        assert int(unreachable.last_counts()[1].sum()) == count
+    found, wanted = (each.table(np.array(later_s) * 10**9) for each in (unreachable, fresh))
+    assert found.count.tolist() == wanted.count.tolist()
+    assert found.size_bytes.tolist() == wanted.size_bytes.tolist()
+    assert int(found.size_bytes.sum()) == int(some.size.sum())
+    add_search(unreachable, some, np.ones(count, np.bool_))
+    assert int(unreachable.last_counts()[1].sum()) == 0

@@ -34,22 +34,17 @@ class Sender:
 
 def work(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """How many were hastened and finished, after each time that some were finished."""
-    hastened, finished = 0, 0
+    hastened, finished = list[Miss](), list[Miss]()
     counts = []
 
-    def supply_rows(_source: object, misses: Sequence[Miss]) -> None:
-        nonlocal hastened
-        hastened += len(misses)
-
     def finish(_source: object, misses: Sequence[Miss]) -> None:
-        nonlocal finished
-        finished += len(misses)
-        counts.append((hastened, finished))
+        finished.extend(misses)
+        counts.append((len(hastened), len(finished)))
 
     # However slow the machine is.
     monkeypatch.setattr(stacksource, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(StackSource, "catch_up", lambda _source: None)
-    monkeypatch.setattr(StackSource, "supply_rows", supply_rows)
+    monkeypatch.setattr(StackSource, "supply_rows", lambda _, misses: hastened.extend(misses))
     monkeypatch.setattr(StackSource, "finish", finish)
     stacks = stacksource.StackFeed(cast("Any", sender), finishes=True)
     stacks.add(IMAGE, cast("Any", SimpleNamespace(pid=42)))
