@@ -68,10 +68,6 @@ def pid_of(worker: FileWorker) -> int:
     return worker._process.pid
 
 
-def comm_of(worker: FileWorker) -> str:
-    return Path(f"/proc/{pid_of(worker)}/comm").read_text().strip()
-
-
 def test_answers_are_those_of_the_readers(program: Path, opened: Open) -> None:
     for path in (program, libc()):
         file, elf = target_file(path), open_elf(path)
@@ -385,7 +381,9 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while worker._process is None or comm_of(worker) != "asleep":
+    while worker._process is None or (
+        Path(f"/proc/{pid_of(worker)}/comm").read_text() != "asleep\n"
+    ):
         time.sleep(0.01)
     worker.close()
     asking.join(60)
