@@ -412,10 +412,8 @@ def test_the_kubernetes_manifest() -> None:
     pod = daemon["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["hostPID"] is True
-    assert (
-        daemon["spec"]["selector"]["matchLabels"]
-        == daemon["spec"]["template"]["metadata"]["labels"]
-    )
+    labels = daemon["spec"]["template"]["metadata"]["labels"]
+    assert daemon["spec"]["selector"]["matchLabels"] == labels
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
     assert container["ports"][0]["containerPort"] == given.listen.port

@@ -3,7 +3,7 @@
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +23,10 @@ from tracelloc.record.symbolization.symbolizer import SourceMap, Symbolizer
 
 @contextmanager
 def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symbolizer]:
-    space = AddressSpace(Process(pid))
-    space.refresh()
-    symbolizer = Symbolizer(space, sources)
-    try:
-        yield symbolizer
-    finally:
-        symbolizer.close()
-        space.close()
+    with closing(AddressSpace(Process(pid))) as space:
+        space.refresh()
+        with closing(Symbolizer(space, sources)) as symbolizer:
+            yield symbolizer
 
 
 def frames_at(pid: int, *addresses: int, sources: SourceMap | None = None) -> list[Frame]:

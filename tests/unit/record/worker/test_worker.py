@@ -360,10 +360,8 @@ def test_it_is_given_up(program: Path, worker: FileWorker, opened: Open, tmp_pat
         with pytest.raises(FileReadError, match="has ended 8 times"):
             opened(program).symbols([1])
     assert worker.generation == client.MOST_ENDS
-    assert (
-        said[-1]
-        == "warning: names are no longer read: the process that reads them has ended 8 times"
-    )
+    ends = "names are no longer read: the process that reads them has ended 8 times"
+    assert said[-1] == f"warning: {ends}"
     assert len(said) == client.MOST_ENDS // 2 + 1
 
 
