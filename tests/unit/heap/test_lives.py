@@ -1,5 +1,7 @@
 """What the table learns from the ends of blocks: where the order of events is not known, too."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -95,10 +97,9 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     events = []
     for n in range(3000):
         events += [(A, 16 * n + 16, n, 1, n % 600 + 1), (F, 16 * n + 16, 0, 0, n % 7 + 601)]
-    expected: dict[tuple[int, int], int] = {}
+    expected = Counter[tuple[int, int]]()
     for n in range(3000):
-        key = n % 600 + 1, n % 7 + 601
-        expected[key] = expected.get(key, 0) + n
+        expected[n % 600 + 1, n % 7 + 601] += n
     table = table_of(events)
     tids = table.threads().tid
     assert {

@@ -35,6 +35,7 @@ FILES = {
 }
 OWN = AddressSpace(Process(os.getpid()))
 OURS = RemoteMemory(OWN.process)
+FAR_S = time.monotonic() + 3600
 LIBC_FILE = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
 
 
@@ -50,10 +51,6 @@ def sizes() -> U64:
         asked.append(size)
         size += size // 97
     return np.array(asked, np.uint64)
-
-
-def never() -> float:
-    return time.monotonic() + 3600
 
 
 def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
@@ -128,14 +125,14 @@ def test_words_of_a_process() -> None:
     rng = np.random.default_rng(5)
     for share in (1.0, 0.1, 0.002):
         some = np.sort(rng.choice(address, round(len(address) * share), replace=False))
-        words, was_read = read_words(OURS, some, never())
+        words, was_read = read_words(OURS, some, FAR_S)
         assert was_read.all()
         np.testing.assert_array_equal(words, (some - np.uint64(start)) // np.uint64(8))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     for gone in (0, 7, 8, 63):
         assert libc.mprotect(start + gone * page, page, 0) == 0
-    words, was_read = read_words(OURS, address, never())
+    words, was_read = read_words(OURS, address, FAR_S)
     number = (address - np.uint64(start)) // np.uint64(page)
     np.testing.assert_array_equal(was_read, ~np.isin(number, [0, 7, 8, 63]))
     expected = (address - np.uint64(start)) // np.uint64(8)
@@ -143,7 +140,7 @@ def test_words_of_a_process() -> None:
     assert libc.mprotect(start, 64 * page, mmap.PROT_READ | mmap.PROT_WRITE) == 0
     assert not read_words(OURS, address, 0.0)[1].any()
     # Larger than any process id.
-    assert not read_words(RemoteMemory(Process(1 << 22)), address, never())[1].any()
+    assert not read_words(RemoteMemory(Process(1 << 22)), address, FAR_S)[1].any()
 
 
 MAPPED = -(-200_016 // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -173,7 +170,7 @@ def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None
     memory[8:16] = word.to_bytes(8, "little")
     block = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
     asked = np.array([block], np.uint64), np.array([request_bytes], np.uint64)
-    ((size_bytes,), (known,)) = read_chunks(OURS, *asked, never())
+    ((size_bytes,), (known,)) = read_chunks(OURS, *asked, FAR_S)
     assert (int(size_bytes) if known else None) == usable_bytes
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.commands import outcome
 from tests.harness import wait_until
-from tests.unit.machine.test_machine import Machine
+from tests.unit.machine.test_machine import Machine, machine
 from tests.unit.test_docs import DOCS
 from tracelloc.command.subcommands.watch import _EXAMPLES
 from tracelloc.errors import UsageError
@@ -36,17 +34,11 @@ from tracelloc.machine.machinewatch import LargestNames, MachineMetrics, Machine
 from tracelloc.machine.watchjobs import KILL_SUFFIX, WatchFiles
 from tracelloc.show.publish.endpoint import metrics_text
 
+__all__ = ["machine"]
+
 FILES = DOCS / "files"
 ID = "3f2a90d1c0de" + 52 * "0"
 TARGET = '[[target]]\nname = "a"\nprocess = "b"\nrules = ["memory > 1"]\n'
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    (tmp_path / "machine").mkdir()
-    made = Machine(tmp_path / "machine")
-    with closing(made.reader):
-        yield made
 
 
 @pytest.mark.parametrize(
@@ -412,10 +404,8 @@ def test_the_kubernetes_manifest() -> None:
     pod = daemon["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["hostPID"] is True
-    assert (
-        daemon["spec"]["selector"]["matchLabels"]
-        == daemon["spec"]["template"]["metadata"]["labels"]
-    )
+    labels = daemon["spec"]["template"]["metadata"]["labels"]
+    assert daemon["spec"]["selector"]["matchLabels"] == labels
     volumes = {volume["name"] for volume in pod["volumes"]}
     assert {mount["name"] for mount in container["volumeMounts"]} == volumes
     assert container["ports"][0]["containerPort"] == given.listen.port

@@ -67,12 +67,7 @@ def test_layouts(c_side: dict[str, int], struct: str) -> None:
         assert c_side[f"sizeof(struct {struct})"] == dtype.itemsize
 
 
-def test_fields_and_licences() -> None:
-    for struct, fields in STRUCTS.items():
-        body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
-        assert body
-        field = r"^\t(?:__[us]\d+|struct \w+) (\w+)(?:\[(?:MISS_REGISTERS|[27])\])?;"
-        assert re.findall(field, body[1], re.MULTILINE) == [field[0] for field in fields]
+def test_licences() -> None:
     for path in Path(probes.directory()).rglob("*.[ch]"):
         assert "SPDX-License-Identifier: (MIT OR GPL-2.0)" in path.read_text().splitlines()[0]
 

@@ -80,12 +80,7 @@ def first(looked: list[tuple[float, Findings]], verdict: Verdict) -> float | Non
     return None
 
 
-def all_of_them(births_s: np.ndarray) -> np.ndarray:
-    return np.ones(len(births_s), np.bool_)
-
-
-def none_of_them(births_s: np.ndarray) -> np.ndarray:
-    return np.zeros(len(births_s), np.bool_)
+all_of_them, none_of_them = np.isfinite, np.isnan  # Of births
 
 
 def test_lost_blocks_and_their_rates() -> None:

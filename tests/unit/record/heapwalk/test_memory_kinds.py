@@ -141,10 +141,8 @@ def test_counters_of_a_jvm() -> None:
     memory, mappings = jvm(published(G1))
     assert java_figures(memory, mappings[:-1]) is None
     assert java_heap(memory, mappings[:-1]) == java_metaspace(memory, mappings[:-1]) == []
-    assert (
-        java_figures(memory, [*mappings[:-1], mapping(1 << 40, 2 * MIB, path=mappings[-1].path)])
-        is None
-    )
+    too_large = mapping(1 << 40, 2 * MIB, path=mappings[-1].path)
+    assert java_figures(memory, [*mappings[:-1], too_large]) is None
 
 
 def test_what_a_program_may_write_there() -> None:

@@ -1,9 +1,16 @@
-"""BPF instructions as the compiler hands them over: what other tests ask of them."""
+"""BPF instructions as the compiler hands them over, and how programs are loaded."""
 
+import ctypes
+import errno
+import os
 import struct
 from collections.abc import Iterator
 
+import pytest
+
+from tracelloc.record.kernel import programs
 from tracelloc.record.kernel.compiler import with_maps
+from tracelloc.system import syscalls
 
 STACK_LIMIT_BYTES = 64  # BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h
 FRAME = 10  # The register that points behind the program's stack
@@ -65,3 +72,17 @@ def test_what_instructions_say() -> None:
     # The second one is a plain number.
     assert [line[4] for line in instructions(placed)] == [3, 0, 17, 0, 0]
     assert with_maps(placed, {3: 17}) == code
+
+
+def test_a_signal_while_the_verifier_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-Z stops tracelloc, and it continues: bpf(2) fails with EAGAIN."""
+    interruptions = iter([errno.EAGAIN] * 3)
+
+    def bpf(_command: int, _attributes: ctypes.Structure) -> int:
+        code = next(interruptions, 0)
+        if code:
+            raise OSError(code, os.strerror(code))
+        return 7
+
+    monkeypatch.setattr(syscalls, "bpf", bpf)
+    assert programs._load(programs._LoadAttr()) == 7

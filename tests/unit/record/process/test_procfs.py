@@ -228,9 +228,7 @@ def test_addresses_in_stored_stacks() -> None:
     other = stored(history, mapped(0x7000, 2))
     assert other > 1 << 61
     assert other & (1 << 48) - 1 == 0x7010
-    found = history.find(other)
-    assert found is not None
-    assert found.path == "/2.so"
+    assert history.find(other).path == "/2.so"
     assert stored(CodeHistory(history), mapped(0x7800, 2)) == other
     assert history.find(0x9010) is None
     assert CodeHistory().shifts_of([mapped(0x7000, 1), mapped(0x9000, 3)], lambda _: "a") == []

@@ -181,9 +181,7 @@ def test_started_programs_have_probes_where_there_is_no_library(
     monkeypatch: pytest.MonkeyPatch, machine: str, is_used: bool
 ) -> None:
     monkeypatch.setattr(options, "machine_name", lambda: machine)
-    assert (
-        options.completed(parse_command_line(["--", "true"], terminal=False)).trace.use_library
-        == is_used
-    )
+    line = parse_command_line(["--", "true"], terminal=False)
+    assert options.completed(line).trace.use_library == is_used
     line = parse_command_line(["--preload=on", "--", "true"], terminal=False)
     assert options.completed(line).trace.use_library

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -48,13 +48,6 @@ class Idle:
     def close(self) -> None:
         self._end.set()
         self._thread.join()
-
-
-@pytest.fixture
-def idle() -> Iterator[Idle]:
-    thread = Idle()
-    yield thread
-    thread.close()
 
 
 def test_all_threads_while_somebody_waits() -> None:
@@ -106,7 +99,7 @@ def test_what_others_have_set_stays(policy: int, priority: int) -> None:
         assert policy_of(thread.id) == (policy, priority)
 
 
-def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
+def test_a_wait_is_urgent_until_the_next_one() -> None:
     """Or until it ends early. A thread that has claimed priority keeps it."""
     found: list[object] = []
 
@@ -133,9 +126,10 @@ def test_a_wait_is_urgent_until_the_next_one(idle: Idle) -> None:
             urgency.relax()
             found.append(policy_of(idle.id))
 
-    thread = threading.Thread(target=wait_for_child)
-    thread.start()
-    thread.join()
+    with closing(Idle()) as idle:
+        thread = threading.Thread(target=wait_for_child)
+        thread.start()
+        thread.join()
     urgent = (HELPING, CLAIMED)
     ends_early = [True, HELPING, USUAL]
     assert found == [(0, 0), True, urgent, urgent, (USUAL, CLAIMED), *ends_early]

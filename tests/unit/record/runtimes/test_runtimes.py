@@ -51,12 +51,6 @@ def test_lines_are_pythons_own(module: types.ModuleType) -> None:
     assert count > 5000
 
 
-@pytest.mark.parametrize("table", [b"", b"\xf0", b"\xff\x80", b"\xe8\xff\xff", bytes(range(256))])
-def test_damaged_tables(table: bytes) -> None:
-    lines = LineTable(table, 7)
-    assert all(isinstance(lines.line(at), int | None) for at in range(-2, 600, 2))
-
-
 class Interpreter:
     """A runtime with groups as they are written: each number below 100 is a line, 0 an entry."""
 

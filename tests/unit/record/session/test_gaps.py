@@ -19,7 +19,6 @@ from tracelloc.record.session.probeset import LOST, GapLog
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.alerts import alert_of
 from tracelloc.show.presentation.naming import Namer
-from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.taking import loss_counts
 
 TWO = Gap(1_700_000_000.0, 1_700_000_003.0, 3412, LOST)
@@ -83,10 +82,6 @@ def test_gaps_flaws_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert completeness_of(()) is Completeness.COMPLETE
 
 
-def reported(*gaps: Gap) -> Snapshot:
-    return replace(snapshot_of(LiveTable(Stacks()), 0), gaps=gaps)
-
-
 @pytest.mark.parametrize(
     ("gaps", "word", "sentence"),
     [
@@ -96,7 +91,7 @@ def reported(*gaps: Gap) -> Snapshot:
     ],
 )
 def test_reports_begin_with_it(gaps: tuple[Gap, ...], word: str | None, sentence: str) -> None:
-    snapshot = reported(*gaps)
+    snapshot = replace(snapshot_of(LiveTable(Stacks()), 0), gaps=gaps)
     namer = Namer(FakeSymbolizer({}), Filters())
     lines = text_report(snapshot, namer, 1)
     words = lines[0].split()

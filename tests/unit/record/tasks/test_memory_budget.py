@@ -9,17 +9,12 @@ import pytest
 from tests.commands import outcome
 from tests.unit.events import sent_stacks
 from tracelloc.heap.stacks import Stacks
-from tracelloc.model.events import SentStacks
 from tracelloc.model.process import MemoryLimit
 from tracelloc.model.stacks import NO_STACK, StackFlag
 from tracelloc.record.tasks.memorybudget import MemoryBudget, MemoryStage
 from tracelloc.system import memorylimits
 
 MIB = 1 << 20
-
-
-def sent(*stacks: tuple[int, list[int]]) -> SentStacks:
-    return sent_stacks(*((stack_id, 0, tuple(frames)) for stack_id, frames in stacks))
 
 
 def test_stages_come_once_each_and_in_order() -> None:
@@ -63,9 +58,10 @@ def test_the_default_budget(monkeypatch: pytest.MonkeyPatch, available: int, bud
 
 def test_folded_stacks() -> None:
     stacks = Stacks()
-    stacks.add_sent(sent((7, [1, 2, 3, 4, 5, 6])))
+    stacks.add_sent(sent_stacks((7, 0, (1, 2, 3, 4, 5, 6))))
     stacks.fold()
-    stacks.add_sent(sent(*[(100 + n, [1, 2, 3, 4, 1000 + n]) for n in range(5000)], (9, [1, 2])))
+    many = [(100 + n, 0, (1, 2, 3, 4, 1000 + n)) for n in range(5000)]
+    stacks.add_sent(sent_stacks(*many, (9, 0, (1, 2))))
     assert len(stacks) == 4, "none, the whole one, the folded one, the short one"
     assert stacks.frames(1) == (1, 2, 3, 4, 5, 6)
     folded = stacks.ids.get(100)
@@ -74,7 +70,7 @@ def test_folded_stacks() -> None:
     assert stacks.ids.get(5099) == folded
     assert (stacks.frames(stacks.ids.get(9)), stacks.flags(stacks.ids.get(9))) == ((1, 2), 0)
     stacks = Stacks()
-    stacks.add_sent(sent((7, [1, 2])))
+    stacks.add_sent(sent_stacks((7, 0, (1, 2))))
     stacks.fold()
     ids = np.array([0, 7, 8, 8, 9], np.uint64)
     assert stacks.indices(ids).tolist() == [0, 1, 0, 0, 0]
