@@ -218,9 +218,3 @@ def test_few_stacks_remembered(targets: Targets) -> None:
     assert snapshot.losses.by_cause["stack_table_full"] > 0
     assert snapshot.losses.events == snapshot.unknown_stacks == 0
     assert snapshot.live_stacks == 183
-
-
-def test_static_program(targets: Targets) -> None:
-    books, report = traced(targets.c("books", 4, 5000, 3, 300, flags=("-static",)), "run")
-    assert report["live_allocations"] == sum(count for count, _ in books.values())
-    assert report["live_bytes"] == sum(size for _, size in books.values())

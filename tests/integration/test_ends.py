@@ -30,7 +30,7 @@ def target(targets: Targets) -> Target:
     return targets.c("chain")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
@@ -55,11 +55,9 @@ def test_two_signals_are_one(target: Target, tmp_path: Path, number: signal.Sign
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
     tracer.process.send_signal(number)
-    while not has_handled(tracer, number):
-        pass
+    wait_until(lambda: has_handled(tracer, number), 0)
     assert tracer.stop(number) == 0
-    assert tracer.last()["live_bytes"] == CHAIN_BYTES
-    assert folded_sum(flames) == CHAIN_BYTES
+    assert tracer.last()["live_bytes"] == folded_sum(flames) == CHAIN_BYTES
 
 
 def await_three_more(reports: Path, process: subprocess.Popen[bytes]) -> None:
@@ -129,17 +127,16 @@ def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
 def test_duration(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--duration", "3s", "--interval", "1s",
+        "-p", target.pid, "--json", "--duration", "1500ms", "--interval", "500ms",
         "--flamegraph", flames,
     )  # fmt: skip
     assert target.ask("go") == "done"
     assert tracer.finish() == 0
-    assert folded_sum(flames) == CHAIN_BYTES
     reports = tracer.reports()
-    assert reports[-1]["live_bytes"] == CHAIN_BYTES
+    assert reports[-1]["live_bytes"] == folded_sum(flames) == CHAIN_BYTES
     # One per interval, unless the machine is busy, and the last one when the probes are gone.
     assert 2 <= len(reports) <= 4
-    assert 3 <= reports[-1]["elapsed_s"] < 20
+    assert 1.5 <= reports[-1]["elapsed_s"] < 20
 
 
 def test_count(target: Target) -> None:
@@ -162,14 +159,6 @@ def test_target_exit(target: Target, tmp_path: Path) -> None:
     symbols = [frame["symbol"] for frame in report["top_allocators"][0]["stack"]]
     assert symbols[:6] == ["recurse"] * 5 + ["main"]
     assert folded_sum(flames) == CHAIN_BYTES
-
-
-def test_target_killed(target: Target) -> None:
-    tracer = Tracelloc("-p", target.pid, "--json")
-    assert target.ask("go") == "done"
-    target.kill()
-    assert tracer.finish() == 0
-    assert tracer.last()["live_bytes"] == CHAIN_BYTES
 
 
 @pytest.mark.skipif(USES_LIBRARY, reason="there is one message more")
@@ -240,14 +229,6 @@ def test_stopped_target(target: Target) -> None:
     os.kill(target.pid, signal.SIGCONT)
     assert target.ask("go") == "done"
     assert tracer.final_report()["live_bytes"] == CHAIN_BYTES
-
-
-def test_killed_tracer_leaves_the_target_alone(target: Target) -> None:
-    tracer = Tracelloc("-p", target.pid, "--json")
-    tracer.process.kill()
-    tracer.finish()
-    assert target.ask("go") == "done"
-    assert target.end() == 0
 
 
 def test_two_at_once(target: Target) -> None:

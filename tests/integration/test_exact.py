@@ -57,7 +57,7 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"),
     [
-        (4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4),
+        (1, 3, 500), (16, 4, 8000), (4, 5, 4),
         pytest.param(300, 6, 3000, marks=pytest.mark.long),  # more than the library has rings
     ],
 )  # fmt: skip

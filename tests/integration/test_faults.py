@@ -13,12 +13,10 @@ import pytest
 
 from tests.faultyworker import CRASH, add_fault
 from tests.harness import (
-    PATIENCE_S,
     Builder,
     Target,
     Tracelloc,
     run_tracelloc,
-    tracelloc_command,
     wait_until,
 )
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
@@ -124,25 +122,6 @@ def test_killed_at_each_step(busy: Target, step: str) -> None:
     assert min(int(answer[2]) for answer in answers) < 3 * int(before_ns)
 
 
-def test_stopped_while_the_target_runs(busy: Target, tmp_path: Path) -> None:
-    """Who is not followed is not held up; figures are exact when we go on."""
-    with (tmp_path / "said").open("w+b") as said:
-        process = subprocess.Popen(
-            tracelloc_command("-p", busy.pid, "--json", "--interval", "60"),
-            stdin=subprocess.DEVNULL, stdout=(tmp_path / "out").open("wb"), stderr=said,
-        )  # fmt: skip
-        wait_until(lambda: b"tracing" in (tmp_path / "said").read_bytes())
-        process.send_signal(signal.SIGSTOP)
-        for _ in range(5):
-            assert busy.ask("go").split()[:2] == ["3", "4"]
-        process.send_signal(signal.SIGCONT)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_S) == 0
-    report = json.loads((tmp_path / "out").read_text().splitlines()[-1])
-    assert report["lost_events"] == 0
-    assert report["allocations"] >= 5 * 20_000
-
-
 def limited(kind: int, bound: int) -> Any:
     def prepare() -> None:
         resource.setrlimit(kind, (bound, bound))
@@ -150,7 +129,7 @@ def limited(kind: int, bound: int) -> Any:
     return prepare
 
 
-@pytest.mark.parametrize("files", [12, 20, 32, 48, 64, 96])
+@pytest.mark.parametrize("files", [12, 20, 48, 96])
 def test_too_few_descriptors(busy: Target, files: int) -> None:
     code = code_of(busy.pid)
     done = run_tracelloc(
@@ -165,7 +144,7 @@ def test_too_few_descriptors(busy: Target, files: int) -> None:
     assert busy.ask("go").split()[:2] == ["3", "4"]
 
 
-@pytest.mark.parametrize("files", [44, 48, 52, 53, 54, 55, 56, 60])
+@pytest.mark.parametrize("files", [44, 52, 54, 56])
 def test_too_few_descriptors_for_a_launch(files: int) -> None:
     done = run_tracelloc(
         "--text", "--", "/bin/true", preexec_fn=limited(resource.RLIMIT_NOFILE, files)
@@ -184,16 +163,6 @@ def test_too_little_memory(busy: Target, mebibytes: int) -> None:
     assert "this is a bug" not in done.stderr, done.stderr
     await_clean(busy.pid, code)
     assert busy.ask("go").split()[:2] == ["3", "4"]
-
-
-def test_a_full_disk(busy: Target) -> None:
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            tracelloc_command("-p", busy.pid, "--text", "--interval", "0.5s", "--duration", "3s"),
-            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S,
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert b"error: standard output cannot be written: No space left on device" in done.stderr
 
 
 def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.commands import background
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -323,23 +322,6 @@ def test_a_stopped_target_stays_stopped(targets: Targets) -> None:
     assert kept(tracer.last_of(target.pid)) == [5, 320]
 
 
-def test_killed_while_following(targets: Targets) -> None:
-    """kill -9, in the middle of forks: everything runs on."""
-    target = targets.c("lineage")
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
-    target.say("tree 15 0")
-    wait_until(lambda: len(children_of(target.pid)) > 0)
-    tracer.process.kill()
-    tracer.finish()
-    assert len(json.loads(target.hear())) == 16
-    assert Process(target.pid).tracer_id() == 0
-    assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
-
-
-def children_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
 def test_somebody_else_traces_it(targets: Targets) -> None:
     target = targets.c("lineage")
     with subprocess.Popen(
@@ -352,16 +334,3 @@ def test_somebody_else_traces_it(targets: Targets) -> None:
     assert done.returncode == 1
     assert "can't be followed: Operation not permitted; is a debugger" in done.stderr
     assert json.loads(target.ask("alloc 1 1")) == [1, 1]
-
-
-def test_system_calls_are_not_disturbed() -> None:
-    """Neither following nor its end interrupts what a program waits for."""
-    script = (TARGETS / "patient.py").read_text()
-    with background(
-        sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as waiting:
-        assert waiting.stdout.readline() == "ready\n"
-        assert Tracelloc("-p", waiting.pid, *QUIET, "--follow").stop() == 0
-        waiting.stdin.write("x")
-        waiting.stdin.flush()
-        assert waiting.stdout.readline() == "1 event, no error\n"

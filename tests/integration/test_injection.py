@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from tests.commands import outcome
 from tests.harness import (
-    PATIENCE_S,
     PRELOADED,
     TARGETS,
     Builder,
@@ -248,17 +246,6 @@ def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_p
     assert "libc.so.6 twice" in run.stderr
 
 
-def test_filters_of_system_calls(targets: Targets) -> None:
-    """Probes take over before the program has one."""
-    target = targets.c("sandbox", "prctl")
-    tracer = traced(target)
-    assert said(tracer, INJECTED)
-    target.ask("go")
-    assert tracer.stop() == 0
-    assert any("events come by probes" in message for message in tracer.messages)
-    assert tracer.last()["lost_events"] == 0
-
-
 def test_killed_at_any_step(builder: Builder) -> None:
     """The program goes on as before."""
     command = [str(builder.c("pointers")), str(plugin(builder))]
@@ -345,23 +332,3 @@ def test_nothing_is_written_below_a_small_stack(targets: Targets, place: str) ->
 def main_stack(target: Target) -> Region:
     regions = read_regions(Process(target.pid).maps_text())
     return next(region for region in regions if region.path == "[stack]")
-
-
-def test_threads_wait_only_briefly(targets: Targets) -> None:
-    """All threads of a program with many of them go on, and none is left stopped."""
-    target = targets.c("crowd", 48, 600)
-    with closing(
-        attach_to(Process(target.pid), TraceConfig(use_library=True, injects=True))
-    ) as session:
-        begun_s = time.monotonic()
-        assert target.ask("go") == "done"
-        assert time.monotonic() - begun_s < PATIENCE_S
-        session.stop()
-        snapshot = session.snapshot().root
-        assert snapshot.totals.allocated_count.sum() == 48 * 600
-        assert snapshot.losses.events == 0
-    states = {
-        Path(f"/proc/{target.pid}/task/{each}/stat").read_text().rpartition(")")[2].split()[0]
-        for each in Process(target.pid).thread_ids()
-    }
-    assert not states & {"t", "T"}

@@ -67,8 +67,15 @@ class SlowTracelloc:
             self.process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("patch", [IN_DISCOVERY, IN_UNWIND_TABLES, IN_ROWS])
+@pytest.mark.parametrize(
+    ("patch", "number"),
+    [
+        (IN_DISCOVERY, signal.SIGINT),
+        (IN_UNWIND_TABLES, signal.SIGTERM),
+        (IN_ROWS, signal.SIGINT),
+        (IN_ROWS, signal.SIGTERM),
+    ],
+)
 def test_start_up_can_be_interrupted(patch: str, number: signal.Signals) -> None:
     with background("sleep", "600") as target:
         slow = SlowTracelloc(patch, "-p", target.pid, "--text")

@@ -157,18 +157,6 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     assert "has no malloc library" in run_tracelloc("--text", "--", program, status=1).stderr
 
 
-def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
-    """What we do with signals is not inherited."""
-    command = ["grep", "^Sig[BI]", "/proc/self/status"]
-    plain = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *command)
-    assert traced.stdout == plain.stdout
-    program = ["ls", "/proc/self/fd"]
-    traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *program)
-    # Standard streams, and the directory that is listed.
-    assert traced.stdout.split() == ["0", "1", "2", "3"]
-
-
 def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
     """Nobody traces it any more soon after it has loaded its libraries."""
     script = "until grep 'TracerPid:.0$' /proc/$$/status; do sleep 0.1; done"
@@ -229,7 +217,7 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
     run("gcc", "-x", "c", "-", "-o", program, input=source)
     options = "--text", "--allocator", "nothing-like-it"
     # Whoever follows it sees it being killed while the trace ends.
-    for more in ((), *[("--follow",)] * 4):
+    for more in ((), ("--follow",)):
         done = run_tracelloc(*options, *more, "--", program, status=1)
         assert "no malloc library 'nothing-like-it'" in done.stderr
         assert not (tmp_path / "mark").exists()
@@ -257,7 +245,7 @@ def fifo(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.1])
+@pytest.mark.parametrize("delay_s", [0.1, 0.5, 0.9])
 def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     """Whenever that is, it is said in words or not at all, and nobody is left."""
     mark = tmp_path / "pid"

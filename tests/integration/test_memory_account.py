@@ -106,13 +106,6 @@ def test_freed_memory_that_is_kept(parts: Target) -> None:
     assert after.account.kept_bytes < pinned.kept_bytes + before.account.kept_bytes + 256 * 4096
 
 
-def test_many_small_gaps(parts: Target) -> None:
-    """The kernel reports thousands of runs of resident pages: none is counted twice."""
-    parts.ask("free")
-    parts.ask("trim")
-    usage_of(parts.pid)
-
-
 def test_the_report_says_what_is_kept(parts: Target) -> None:
     parts.ask("free")
     done = run_tracelloc("heap", "-p", parts.pid, status=0)

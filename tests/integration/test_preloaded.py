@@ -1,7 +1,6 @@
 """What a program reports by itself, through the library that it has preloaded, is exact; and it
 takes no harm."""
 
-import errno
 import json
 import os
 import random
@@ -10,15 +9,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.commands import run
 from tests.harness import (
     PATIENCE_S,
     PRELOADED,
@@ -34,8 +31,6 @@ from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_repo
 from tracelloc import probes
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.process.procfs import Process, parse_maps
-from tracelloc.record.session.config import TraceConfig
-from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.preloaded import ringmerge, sharedarea
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
@@ -70,26 +65,6 @@ def books_traced(tracer: Tracelloc, target: Target, words: str) -> tuple[dict[st
     return tracer.last(), books
 
 
-@pytest.mark.parametrize("clock", ["CLOCK_TSC", "CLOCK_COUNTER"])
-def test_clocks(targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
-    """Exact by either, over and over in one process."""
-    monkeypatch.setattr(sharedarea, "usable_clock", lambda: getattr(ringmerge, clock))
-    target = armed(targets, "books", 4, OPERATIONS, 8, 64)
-    for _ in range(2):
-        before = json.loads(target.ask("run"))
-        with closing(attach_to(Process(target.pid), TraceConfig(use_library=True))) as session:
-            assert session.root.probes.is_replaced
-            after = json.loads(target.ask("run"))
-            session.stop()
-            table = session.root.heap.table
-            # All blocks at the end = those traced + those from before that were not freed.
-            old, now = (sum(count for count, _ in books.values()) for books in (before, after))
-            assert int(table.totals.live_count.sum()) == now - (
-                old - table.oddities.unmatched_frees
-            )
-            assert table.oddities.address_reuses == 0
-
-
 def test_stacks_that_come_and_go(targets: Targets) -> None:
     """Fibers', signal handlers', and frame pointers to what is just being unmapped."""
     rounds = 500
@@ -113,17 +88,6 @@ def test_stacks_that_come_and_go(targets: Targets) -> None:
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 
-def test_threads_that_come_and_go(targets: Targets) -> None:
-    """More than there are rings; what ended threads leave behind is seen."""
-    target = armed(targets, "churn", 700)
-    tracer = traced(target)
-    assert target.ask("go") == "done"
-    report = tracer.final_report()
-    kept = [each for each in report["top_allocators"] if each["bytes"] == 24 * each["allocations"]]
-    assert sum(each["allocations"] for each in kept) == 700
-    assert report["lost_events"] == 0
-
-
 # Launched programs.
 
 
@@ -134,15 +98,6 @@ def test_launched(builder: Builder, kind: str) -> None:
     done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7, status=7)
     assert BY_ITSELF in done.stderr
     assert by_function(last_report(done.stderr)) == PROGRAM
-
-
-def test_executed_by_a_shell(builder: Builder) -> None:
-    """Whatever comes before it: nothing of it is missed."""
-    done = run_tracelloc(
-        *QUIET, "--preload", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early"), status=7
-    )
-    assert done.stderr.count(BY_ITSELF) >= 1
-    assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
 
 @pytest.mark.parametrize(
@@ -188,21 +143,6 @@ def test_setuid_programs_are_executed_as_they_are(
     assert BY_ITSELF in done.stderr
     assert done.stdout == alone.stdout
     assert "TRACELLOC" not in done.stdout
-
-
-def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """They end if anything is preloaded."""
-    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
-    program = tmp_path / "sanitized"
-    code = "#include <stdlib.h>\nint main(void) { void *volatile p = malloc(9); return !p; }"
-    build = ["gcc", "-fsanitize=address", "-o", program, "-x", "c", "-"]
-    run(*build, input=code)
-    monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}:{os.environ['PATH']}")
-    for script in (f"exec {program}", "exec sanitized"):
-        done = run_tracelloc("-o", tmp_path / "o.fg", "--", "sh", "-c", script, status=0)
-        assert BY_ITSELF in done.stderr
-        assert BY_PROBES in done.stderr
-    assert run_tracelloc("-o", tmp_path / "o.fg", "--", program).returncode == 0
 
 
 def test_executed_without_the_library(builder: Builder) -> None:
@@ -253,23 +193,6 @@ def test_threads_that_end(builder: Builder, preload: str) -> None:
     report = last_report(done.stderr)
     assert report["frees"] == 80 * 50
     assert report["unmatched_frees"] == report["lost_events"] == 0
-
-
-@pytest.mark.parametrize("preload", ["on", "off"])
-def test_libraries_that_are_closed_again(builder: Builder, preload: str) -> None:
-    """Stacks through them are whole, also those that are finished when they are gone.
-
-    So it is for as long as the program stops at each load, ten seconds: it ends before, however
-    few rounds it has made by then.
-    """
-    plugin = builder.c("plugin", "-shared", "-fPIC")
-    program = builder.c("libraries", "-ldl")
-    done = run_tracelloc(
-        *QUIET, "--preload", preload, "--", program, "again", 300, 5, plugin, status=0
-    )
-    report = last_report(done.stderr)
-    assert report["allocations"] >= int(done.stdout) > 0
-    assert (report["unknown_stacks"], report["partial_allocations"]) == (0, 0)
 
 
 def test_static_programs_have_probes(builder: Builder) -> None:
@@ -325,19 +248,6 @@ def test_libraries_that_call_past_it(
         if entry["stack"][0]["symbol"] in ("main", "work", "plugin_allocate")
     ]
     assert tuple(map(sum, zip(*kept, strict=True))) == (blocks, size_bytes)
-
-
-def test_the_programs_own_preloaded_libraries_are_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
-    script = "echo $LD_PRELOAD; grep -c libm.so /proc/$$/maps; ls /proc/self/fd"
-    done = run_tracelloc("--preload", "on", "-o", tmp_path / "o.fg", "--", "sh", "-c", script)
-    lines = done.stdout.split()
-    assert lines[0] == "libm.so.6"
-    assert int(lines[1]) > 0
-    # Nothing of ours is open in it.
-    assert lines[2:] == ["0", "1", "2", "3"]
 
 
 # No harm.
@@ -492,43 +402,6 @@ def test_a_profiler_that_is_stopped_at_any_moment(targets: Targets) -> None:
     assert_told_or_counted(tracer.last(), pairs)
 
 
-@contextmanager
-def little_processor_time(pid: int) -> Iterator[None]:
-    """A process gets a twentieth of a processor, cgroups(7)."""
-    old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
-    group = (old if old.is_dir() else new) / f"tracelloc-test-{os.getpid()}"
-    group.mkdir()
-    try:
-        if old.is_dir():
-            (group / "cpu.cfs_quota_us").write_text("5000")
-        else:
-            (group / "cpu.max").write_text("5000 100000")
-        end_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                (group / "cgroup.procs").write_text(str(pid))
-                break
-            except OSError as error:  # some kernels don't move real-time threads
-                if error.errno != errno.EINVAL or time.monotonic() > end_s:
-                    raise
-        yield
-    finally:
-        for each in (group / "cgroup.procs").read_text().split():
-            (group.parent / "cgroup.procs").write_text(each)
-        group.rmdir()
-
-
-def test_a_profiler_without_processor_time(targets: Targets) -> None:
-    target = armed(targets, "storm", 2, 4, 100)
-    tracer = traced(target, "--max-stall", "50ms")
-    with little_processor_time(tracer.process.pid):
-        pairs = [int(target.ask("300").split()[0]) for _ in range(3)]
-    assert target.end() == 0
-    assert tracer.finish() == 0
-    assert tracer.last()["lost_events"] > 0
-    assert_told_or_counted(tracer.last(), pairs)
-
-
 def test_two_profilers(targets: Targets) -> None:
     """The second one has probes, and both are exact."""
     target = armed(targets, "books", 4, OPERATIONS, 13, 300)
@@ -544,20 +417,6 @@ def test_two_profilers(targets: Targets) -> None:
         # Neither shows that the other one is there.
         addresses = {f["address"] for s in tracer.last()["top_allocators"] for f in s["stack"]}
         assert not any(m.start <= a < m.end for a in addresses for m in own)
-
-
-def test_trees_of_processes(tmp_path: Path) -> None:
-    """Whatever a shell does with processes goes on as it would without the library."""
-    script = "for n in 1 2 3 4 5; do (ls / | sort | tail -1; true) & done; wait; echo $(echo x)"
-    command = ["sh", "-c", script]
-    expected = subprocess.run(command, capture_output=True, check=True).stdout
-    done = subprocess.run(
-        command, capture_output=True, check=True, env=with_library(), timeout=PATIENCE_S
-    )
-    assert (done.stdout, done.stderr) == (expected, b"")
-    out = tmp_path / "out.fg"
-    followed = run_tracelloc("--preload", "on", "-o", out, "--", *command, env=os.environ)
-    assert followed.stdout.encode() == expected
 
 
 def limit(which: int, value: int) -> Callable[[], None]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections import Counter
 
 import numpy as np
@@ -12,7 +11,6 @@ from tests.harness import PATIENCE_S, Targets, frames_of
 from tests.sessions import tracing
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
-from tracelloc.model.verdicts import Verdict
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.record.session.session import Session
@@ -60,28 +58,3 @@ def test_a_program_that_has_ended(targets: Targets) -> None:
     target.process.wait(PATIENCE_S)
     with pytest.raises(TargetError, match="no process"):
         PointerSearch(Process(target.pid), list)
-
-
-def test_what_is_lost_is_called_a_leak(targets: Targets) -> None:
-    """Beside it as much is kept, at the same pace: that is none."""
-    target = targets.c("lost")
-    with tracing(target) as session:
-        target.say("6000 50000")
-        deadline_s = time.monotonic() + VERDICT_S
-        leaking: set[str] = set()
-        while not leaking >= LOST.keys() and time.monotonic() < deadline_s:
-            time.sleep(1)
-            findings = session.snapshot().root.findings
-            for suspect in findings.suspects if findings else ():
-                if suspect.judgement.verdict is Verdict.LEAKING:
-                    stacks = np.array([member.stack for member in suspect.members], np.uint32)
-                    leaking |= by_function(session, stacks_only(stacks)).keys()
-                    assert "unreachable: no pointer" in suspect.judgement.evidence
-        assert leaking == LOST.keys()
-
-
-def stacks_only(stacks: np.ndarray) -> Blocks:
-    """One block per stack."""
-    blocks = Blocks.empty(len(stacks))
-    blocks.stack[:] = stacks
-    return blocks

@@ -376,37 +376,3 @@ def test_tracing_without_root(program: Path, public: Path) -> None:
     )
     assert done.returncode == 5
     assert re.search(rf"recorded \d+ snapshots? in {recording}", done.stderr.decode())
-
-
-# Targets with a malloc of their own, before which the library does not stand.
-REFUSED = {"jumper", "prefixed"}
-# Valgrind's figures; what is left of a pointer on the stack may hide one of the first.
-TARGETS_THAT_LEAK = {
-    "early": "leaked (?:22.5 KiB in 7|19.5 KiB in 6) blocks, of 26.4 KiB in 8 blocks ",
-    "reveal": "leaked 342 KiB in 100 blocks, of 342 KiB in 101 blocks ",
-    "sprawl": "leaked 97.7 KiB in 100 blocks, of 97.7 KiB in 100 blocks ",
-}
-# The other targets of this project that end at the end of their input.
-CLEAN_TARGETS = (
-    "chain", "forks", "hoard", "leaderless", "libraries", "lineage", "locker", "lost", "mapper",
-    "pagedout", "plain", "pool", "relay", "reporter", "reserve", "sandbox", "shapes",
-    "shortlived", "twins", "usable", "weakly",
-)  # fmt: skip
-
-
-@pytest.mark.long
-def test_targets_leak_only_where_they_should(public: Path, builder: Builder) -> None:
-    def outcome(name: str) -> tuple[int, str]:
-        done = check("--", shutil.copy(builder.c(name), public / name))
-        return done.returncode, done.stderr.decode()
-
-    names = (*CLEAN_TARGETS, *TARGETS_THAT_LEAK, *REFUSED)
-    with ThreadPoolExecutor(2) as pool:
-        found = dict(zip(names, pool.map(outcome, names), strict=True))
-    for name, (status, text) in found.items():
-        if name in REFUSED:
-            assert (status, "has allocators of its own" in text) == (1, True), text
-        else:
-            words = TARGETS_THAT_LEAK.get(name, "no leaks, ")
-            assert status == 3 * (name in TARGETS_THAT_LEAK), text
-            assert re.search(rf"==> {name} \(\d+\): {words}", text), text

@@ -220,7 +220,7 @@ def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -
     assert names[4096][:6] == ["recurse"] * 5 + ["main"]
 
 
-@pytest.mark.parametrize(("threads", "rounds"), [(1, 30), (3, 10), (1, 2000)])
+@pytest.mark.parametrize(("threads", "rounds"), [(3, 10), (1, 2000)])
 def test_libraries_opened_and_closed_at_once(builder: Builder, threads: int, rounds: int) -> None:
     """What the preloaded library sends is whole, whichever state of the mappings it is of.
 
@@ -260,7 +260,7 @@ def test_code_that_stays_mapped_has_whole_stacks_while_libraries_come_and_go(
     assert report["partial_allocations"] == 0
 
 
-TURNS = {"stay": 1, "move": 1, "copies": 1, "two": 2}  # Libraries, by how they are opened
+TURNS = {"move": 1, "copies": 1, "two": 2}  # Libraries, by how they are opened
 
 
 def leaks_through_plugins(report: dict[str, Any]) -> dict[tuple[str, ...], int]:

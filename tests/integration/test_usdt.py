@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tests.commands import run
 from tests.harness import TARGETS, Builder, Targets, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_attach import WAYS
 from tests.integration.test_record import Recorder, reports
-from tests.unit.otlpmessages import decoded_file, resource_of, sums
+from tests.unit.otlpmessages import decoded_file, sums
 from tests.unit.test_docs import DOCS
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -78,25 +77,6 @@ def test_more_than_the_ring_holds(targets: Targets) -> None:
     books = json.loads(target.ask("run"))
     assert tracer.final_report()["overflow_map_events"] > 0
     assert_equal(tracer.last(), books)
-
-
-def test_recordings(targets: Targets, tmp_path: Path) -> None:
-    target = targets.c("reporter", 2, 5000)
-    path = tmp_path / "heap.rec"
-    recorder = Recorder(path, "-p", target.pid, "--source", "usdt")
-    books = json.loads(target.ask("run"))
-    assert recorder.end() == 0
-    live = sum(size for site, (_, size) in books.items() if site != "all")
-    report = reports(path)[-1]
-    assert (report["sample_bytes"], report["live_bytes"]) == (0, live)
-    otlp = tmp_path / "heap.otlp"
-    run_tracelloc("report", path, "-o", otlp, status=0)
-    message = decoded_file(otlp.read_bytes())
-    assert sums(message)["inuse_space"] == live
-    (one,) = message.resource_profiles
-    assert (
-        resource_of(one.resource)["process.executable.name"] == targets.builder.c("reporter").name
-    )
 
 
 def test_counters_drop_when_we_are_killed(targets: Targets) -> None:
@@ -327,28 +307,6 @@ def test_two_copies_of_a_library(targets: Targets, cuda: Path, tmp_path: Path) -
     figures = [report[name] for name in ("allocations", "frees", "live_bytes", "unmatched_frees")]
     assert figures == [10, 4, 600, 0]
     assert target.ask("go") == "[0, 0]"
-
-
-def test_devices_without_python(targets: Targets, tmp_path: Path) -> None:
-    """The third argument of reporter's probes is taken for a device: its lowest bits."""
-    own = OWN.replace("pytorch", "otel_memory").replace('"malloc"', '"alloc"')
-    (tmp_path / "own.toml").write_text(own.replace("size = 3", "size = 2, device = 3"))
-    target = targets.c("reporter", 2, 200)
-    options = ["--source", "usdt:otel_memory", "--allocators", tmp_path / "own.toml", "--json"]
-    tracer = Tracelloc("-p", target.pid, *options, "--top", 10_000)
-    books = json.loads(target.ask("run"))
-    report = tracer.final_report()
-    assert {cause: n for cause, n in report["lost"].items() if n} == {}
-    sums = {"by_one": [0, 0]}
-    for entry in report["top_allocators"]:
-        inner, *_, device = [frame["symbol"] for frame in entry["stack"]]
-        assert re.fullmatch(r"\[GPU \d+\]", device)
-        if inner == "by_one":
-            sums[inner][0] += entry["allocations"]
-            sums[inner][1] += entry["bytes"]
-            size = entry["bytes"] // entry["allocations"]
-            assert device == f"[GPU {size}]"
-    assert sums["by_one"] == books["by_one"]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="written in x86-64's assembly")
