@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.harness import (
-    LIBRARIES,
-    TARGETS,
-    Builder,
-    Target,
-    Targets,
-    Tracelloc,
-    traced,
-)
+from tests.harness import LIBRARIES, TARGETS, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 

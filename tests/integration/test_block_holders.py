@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import outcome, run
-from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc, tracelloc_command
+from tests.commands import run
+from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockHolders, HolderPath, Keeper, RootKind
@@ -202,10 +202,9 @@ def test_text_and_json(target: Target) -> None:
     assert "no block in use is an object of a class Nothing; tracelloc heap" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["jemalloc", "mimalloc", "tcmalloc_minimal"])
-def test_other_malloc_libraries(program: Path, targets: Targets, name: str) -> None:
-    library = next(LIBRARIES.glob(f"lib{name}.so.[24]"))
-    target = targets.start(program, env=os.environ | {"LD_PRELOAD": str(library)})
+def test_another_malloc_library(program: Path, targets: Targets) -> None:
+    library = str(LIBRARIES / "libjemalloc.so.2")
+    target = targets.start(program, env=os.environ | {"LD_PRELOAD": library})
     await_pauses(target.pid, 3)
     with closing(HolderFinder(Process(target.pid))) as finder:
         found = find(finder, "Session")
@@ -259,16 +258,6 @@ def test_unusual_roots(targets: Targets) -> None:
         listed = path_to(finder, "56")
         assert re.fullmatch(r"registers of thread \d+ \(.*\)", listed.root.name)
         assert listed.blocks.count >= 999
-
-
-def test_without_the_right_to_use_bpf(target: Target) -> None:
-    """It says what is missing."""
-    dropped = "-bpf,-perfmon,-sys_admin"
-    command = ["setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"]
-    done = outcome(*command, *tracelloc_command("holders", "-p", target.pid, "Session", "--json"))
-    found = json.loads(done.stdout)
-    assert any("registers were not searched" in note for note in found["notes"])
-    assert found["kept_by"][0]["root"] == "app::g_sessions"
 
 
 @pytest.mark.parametrize(

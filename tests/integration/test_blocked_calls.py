@@ -116,11 +116,7 @@ def answers(
     return found
 
 
-STARTS = {
-    "follow": ("--follow",),
-    "preload": ("--preload", "on"),
-    "leaks": ("run", "--leaks"),
-}
+STARTS = {"follow": ("--follow",), "preload": ("--preload", "on"), "leaks": ("run", "--leaks")}
 ATTACHES: dict[str, Attach] = {
     "injected": lambda pid: traced(pid, "--preload", "inject"),
     "followed": lambda pid: traced(pid, "--follow"),

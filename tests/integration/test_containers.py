@@ -100,12 +100,6 @@ def test_by_name(builder: Builder, targets: Targets, tmp_path: Path) -> None:
     first = targets.start(program, 4, 3000, 5, 500)
     for name in (program.name, program.name[:15]):
         assert Tracelloc("-n", name, "--json").final_report()["pid"] == first.pid
-    second = targets.start(program, 4, 3000, 5, 500)
-    result = run_tracelloc("-n", program.name, "--text", status=1)
-    head, *lines = result.stderr.splitlines()
-    assert head.startswith(f"tracelloc: error: 2 processes are called {program.name}")
-    assert [int(line.split()[0]) for line in lines] == sorted([first.pid, second.pid])
-    assert all(f"  {program.name} 4 3000 5 500" in line for line in lines)
     result = run_tracelloc("-n", "no-such-name", "--text", status=1)
     assert "no process is called no-such-name" in result.stderr
 
@@ -121,12 +115,6 @@ def refused(pid: int) -> str:
     result = run_tracelloc("-p", pid, "--text", status=1)
     assert len(result.stderr.splitlines()) == 1
     return result.stderr
-
-
-def test_stripped_static_program(targets: Targets) -> None:
-    line = refused(targets.c("plain", flags=("-static", "-s")).pid)
-    assert "it is a static program without symbols" in line
-    assert "strip --strip-debug" in line
 
 
 def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:

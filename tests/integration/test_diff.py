@@ -11,7 +11,6 @@ from tests.unit.profiles import frame, large, peaked, profile, sample, small
 from tests.unit.show.export.test_export_formats import decoded
 from tests.unit.show.importers.test_reading import save
 from tracelloc.show.export import EXPORTERS
-from tracelloc.show.presentation.combined import difference
 
 
 @pytest.fixture
@@ -116,15 +115,6 @@ def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
     result = run_tracelloc("diff", a, b)
     assert "\x1b" not in result.stdout
     assert "main\\x1b[31m" in result.stdout
-
-
-def test_large_files_take_seconds(tmp_path: Path) -> None:
-    made = large(3000), large(3000, seed=2)
-    a, b = (save(tmp_path / f"{n}.pb.gz", found) for n, found in enumerate(made))
-    result = run_tracelloc("diff", a, b, "--top", 0)
-    together = difference(*made)
-    more = sum(1 for s in together.samples if s.stat.live_bytes > 0)
-    assert f"0 of {more:,} stacks with more" in result.stdout
 
 
 def total(directory: Path, name: str, size_bytes: int) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,7 @@ import pytest
 from tests import distributions
 from tests.distributions import RELEASES
 from tests.harness import Builder, Target, Targets, run_tracelloc
-from tests.integration.test_heapwalk import (
-    check_tcmalloc,
-    check_to_the_byte,
-    check_trim,
-    heap_of,
-)
+from tests.integration.test_heapwalk import check_tcmalloc, check_to_the_byte, check_trim, heap_of
 from tests.integration.test_leaks_now import LOST, await_pauses, check_lost, search
 
 pytestmark = [pytest.mark.bpf, pytest.mark.nightly]
@@ -55,25 +49,19 @@ def test_musl(builder: Builder, targets: Targets, release: str | None) -> None:
 JEMALLOC = "libjemalloc2", "libjemalloc.so.2"
 
 
-def preloaded(program: Path, library: Path) -> Target:
-    """A program with the newest C library, which all these libraries can do with."""
-    target = Target(
-        distributions.command("sid", program), env=os.environ | {"LD_PRELOAD": str(library)}
-    )
-    assert re.search(rf"^.*/{re.escape(library.name)}", maps_of(target.pid), re.MULTILINE)
+def preloaded(targets: Targets, name: str, *of_release: str) -> Target:
+    """A program with a library, and the newest C library, which all these can do with."""
+    library = distributions.file_of(*of_release).resolve()
+    command = distributions.command("sid", distributions.build(targets.builder, name))
+    target = targets.start(*command, env=os.environ | {"LD_PRELOAD": str(library)})
+    assert f"/{library.name}" in Path(f"/proc/{target.pid}/maps").read_text()
     return target
 
 
-def maps_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text()
-
-
 @pytest.mark.parametrize("release", RELEASES)
-def test_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
+def test_jemalloc(targets: Targets, release: str) -> None:
     """Versions 5.2.1 to 5.3.1, page maps for 48 and 57 bits, against jemalloc's own sum."""
-    library = distributions.file_of(release, *JEMALLOC).resolve()
-    target = preloaded(distributions.build(builder, "heapusage"), library)
-    targets.append(target)
+    target = preloaded(targets, "heapusage", release, *JEMALLOC)
     for line, lost in (("info", 0), ("drop", 7500)):
         allocated = int(target.ask(line))
         heap = heap_of(target)
@@ -84,10 +72,8 @@ def test_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
 
 
 @pytest.mark.parametrize("release", ["bullseye", "trixie", "sid"])
-def test_leaks_with_jemalloc(builder: Builder, targets: Targets, release: str) -> None:
-    library = distributions.file_of(release, *JEMALLOC).resolve()
-    target = preloaded(distributions.build(builder, "lostheap"), library)
-    targets.append(target)
+def test_leaks_with_jemalloc(targets: Targets, release: str) -> None:
+    target = preloaded(targets, "lostheap", release, *JEMALLOC)
     await_pauses(target.pid, 1)
     found = search(target.pid)
     # Its size classes are others, so some groups are one here.
@@ -98,11 +84,9 @@ def test_leaks_with_jemalloc(builder: Builder, targets: Targets, release: str) -
     assert 0.998 * total <= found["lost_blocks"] <= total
 
 
-def test_mimalloc(builder: Builder, targets: Targets) -> None:
+def test_mimalloc(targets: Targets) -> None:
     """Version 3, against what the program keeps; version 2 is in the other tests."""
-    library = distributions.file_of("trixie", "libmimalloc3", "libmimalloc.so.3.?").resolve()
-    target = preloaded(distributions.build(builder, "heapusage"), library)
-    targets.append(target)
+    target = preloaded(targets, "heapusage", "trixie", "libmimalloc3", "libmimalloc.so.3.?")
     for line, lost in (("info", 0), ("drop", 7500)):
         target.ask(line)
         heap = heap_of(target)
@@ -113,14 +97,11 @@ def test_mimalloc(builder: Builder, targets: Targets) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("package", ["libtcmalloc-minimal4", "libgoogle-perftools4"])
-def test_tcmalloc(builder: Builder, targets: Targets, release: str, package: str) -> None:
+def test_tcmalloc(targets: Targets, release: str, package: str) -> None:
     """Without and with what tcmalloc needs to profile."""
     name = package if release in RELEASES[:2] else f"{package}t64"
     pattern = f"libtcmalloc{'_minimal' if 'minimal' in package else ''}.so.4"
-    library = distributions.file_of(release, name, pattern).resolve()
-    target = preloaded(distributions.build(builder, "heapusage"), library)
-    targets.append(target)
-    check_tcmalloc(target)
+    check_tcmalloc(preloaded(targets, "heapusage", release, name, pattern))
 
 
 @pytest.mark.parametrize("flags", [("-s",), ("-s", "-no-pie")], ids=["pie", "fixed"])
@@ -130,21 +111,11 @@ def test_tcmalloc_in_a_stripped_program(targets: Targets, flags: tuple[str, ...]
     check_tcmalloc(targets.cpp("heapusage", flags=("-pthread", *flags, *linked)))
 
 
-@pytest.mark.parametrize(
-    ("release", "package", "pattern", "name"),
-    [
-        ("sid", "libmimalloc3", "libmimalloc.so.3.?", "mimalloc (libmimalloc.so.3."),
-    ],
-)
-def test_others_are_refused_by_name(
-    builder: Builder, targets: Targets, release: str, package: str, pattern: str, name: str
-) -> None:
-    library = distributions.file_of(release, package, pattern).resolve()
-    target = preloaded(distributions.build(builder, "heapusage"), library)
-    targets.append(target)
+def test_others_are_refused_by_name(targets: Targets) -> None:
+    target = preloaded(targets, "heapusage", "sid", "libmimalloc3", "libmimalloc.so.3.?")
     for command in "heap", "leaks":
         done = run_tracelloc(command, "-p", target.pid, status=1)
         # Beside a load, it may say before that it is at work.
         last = done.stderr.splitlines()[-1]
-        assert f"error: the heap of {name}" in last
+        assert "error: the heap of mimalloc (libmimalloc.so.3." in last
         assert "can't be walked" in last

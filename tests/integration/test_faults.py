@@ -12,13 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faultyworker import CRASH, add_fault
-from tests.harness import (
-    Builder,
-    Target,
-    Tracelloc,
-    run_tracelloc,
-    wait_until,
-)
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
 from tracelloc.errors import TargetError
 from tracelloc.record.process.procfs import Process

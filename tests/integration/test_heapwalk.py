@@ -6,18 +6,16 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import glibc, mallocstate
-from tracelloc.record.heapwalk.arenas import Arena, NotWalkableError
+from tracelloc.record.heapwalk.arenas import Arena
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.measuring import measure_heap
 from tracelloc.record.heapwalk.pieces import PieceReader
@@ -172,19 +170,6 @@ def test_a_heap_longer_than_entries(targets: Targets, monkeypatch: pytest.Monkey
     assert replace(found, time_s=wanted.time_s) == wanted
 
 
-def test_jemalloc(targets: Targets) -> None:
-    library = str(LIBRARIES / "libjemalloc.so.2")
-    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": library})
-    heap = heap_of(target)
-    used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
-    # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
-    assert 0 <= used["in_use_blocks"] - 20_008 < 40
-    assert {row["name"]: row["blocks"] for row in heap["classes"] if "app::" in row["name"]} == {
-        "app::Circle": 3000,
-        "app::Square": 1000,
-    }
-
-
 def test_jemalloc_in_a_rust_program() -> None:
     """It has a prefix there (tikv-jemallocator: `_rjem_`), and no symbols here."""
     ruff = Path(sys.executable).with_name("ruff")
@@ -242,30 +227,6 @@ def test_tcmalloc(targets: Targets) -> None:
     assert (classes["app::Circle"], classes["app::Square"]) == (3000, 1000)
 
 
-ASKS_TCMALLOC = r"""
-import ctypes, json, os
-ask = ctypes.CDLL(None).MallocExtension_GetNumericProperty
-name, found = b"generic.current_allocated_bytes", ctypes.c_size_t()
-kept = [json.loads(json.dumps({str(n): [n] * (n % 50)})) for n in range(20_000)]
-del kept[::3]
-os.write(1, b"ready\n")
-file, line = open(0, "rb", 0), bytearray(100)
-while file.readinto(line):
-    ask(name, ctypes.byref(found))
-    os.write(1, b"%d\n" % found.value)
-"""
-
-
-def test_a_program_with_tcmalloc(targets: Targets) -> None:
-    environment = {"LD_PRELOAD": str(TCMALLOC), "PYTHONMALLOC": "malloc"}
-    target = targets.start("/usr/bin/python3", "-c", ASKS_TCMALLOC, env=os.environ | environment)
-    target.ask("once")
-    wanted = int(target.ask("info"))
-    (arena,) = heap_of(target)["arenas"]
-    assert 0 <= wanted - arena["in_use_bytes"] <= 256  # what the call itself had
-    assert arena["in_use_blocks"] > 20_000
-
-
 def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
     """Its blocks have headers and guards of its own."""
     library = TCMALLOC.with_name(TCMALLOC.name.replace(".so", "_debug.so"))
@@ -275,50 +236,6 @@ def test_a_tcmalloc_for_debugging_is_refused_by_name(targets: Targets) -> None:
     done = run_tracelloc("heap", "-p", target.pid, status=1)
     (line,) = set(done.stderr.splitlines()) - {"tracelloc: walking the heap…"}
     assert f"the heap of tcmalloc ({library.name}) can't be walked" in line
-
-
-INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)
-
-
-def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -> None:
-    """Overwrites some words of a target's heap; ``everywhere``: of all its data and libc's."""
-    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
-    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
-    if everywhere:
-        areas = [
-            (start, end) for start, end, line in places if line.split()[4] == "0" or "libc" in line
-        ]
-    else:
-        areas = [
-            (start, end) for start, end, line in places if "[heap]" in line or end - start > 1 << 17
-        ]
-    with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
-        for start, end in areas:
-            for place in random.integers(0, min(end - start, 4 << 20) // 8, 6).tolist():
-                near = start + 8 * place
-                words = [*INTERESTING, near, near + 16, near - 32, end - 16]
-                memory.seek(near)
-                word = words[random.integers(len(words))]
-                memory.write(word.to_bytes(8, "little"))
-
-
-@pytest.mark.long
-def test_a_heap_that_lies(targets: Targets) -> None:
-    """Damaged all over, a little more each time: a walk ends soon, and says what is wrong."""
-    target = targets.cpp("heapusage", flags=("-pthread",))
-    target.ask("info")
-    random = np.random.default_rng(7)
-    process = Process(target.pid)
-    walks = 0
-    for turn in range(60):
-        # As long as the arena itself is whole, the heap is walked.
-        damage(process, random, everywhere=turn >= 40)
-        began_s = time.process_time()
-        with suppress(NotWalkableError):
-            measure_heap(process, largest=3, contents_bytes=64)
-            walks += 1
-        assert time.process_time() - began_s < 10
-    assert walks >= 40
 
 
 def test_text(targets: Targets) -> None:

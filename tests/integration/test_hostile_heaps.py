@@ -1,26 +1,17 @@
-"""Searches for lost blocks in processes that make it hard: they end soon and stay small."""
+"""Looking into the heaps of processes that make it hard: it ends soon and stays small."""
 
-import json
 import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.harness import (
-    LIBRARIES,
-    PATIENCE_S,
-    Builder,
-    Target,
-    Targets,
-    run_measured,
-    run_tracelloc,
-)
-from tests.integration.test_heapwalk import INTERESTING, damage
+from tests.harness import LIBRARIES, PATIENCE_S, Builder, Target, Targets, run_measured
 from tests.integration.test_leaks_now import await_pauses
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockSum
@@ -33,14 +24,15 @@ from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
-from tracelloc.record.reachability import lostblocks, wordlog
+from tracelloc.record.reachability import blockgraph, lostblocks, wordlog
+from tracelloc.record.reachability.blockholders import HolderFinder, selection
 from tracelloc.record.reachability.lostblocks import LostBlockSearch
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-MOST_BYTES = 300 << 20
-MOST_CPU_S = 20
 JEMALLOC = str(LIBRARIES / "libjemalloc.so.2")
+INTERESTING = (0, 1, 17, 33, 0x291, 0x313, (1 << 64) - 1, 1 << 47, (1 << 63) + 17, 4097)
+MOST = {"leaks": (300 << 20, 20), "holders": (400 << 20, 30)}  # Bytes of RSS, seconds of CPU
 
 
 @pytest.fixture
@@ -58,21 +50,65 @@ def search_of(process: Process, searches: list[LostBlockSearch]) -> LostBlockSea
     return searches[-1]
 
 
-def test_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> None:
-    """Sizes, links and pointers are damaged at random, a little more each time."""
+def damage(process: Process, random: np.random.Generator, *, everywhere: bool) -> None:
+    """Overwrites some words of a target's heap; ``everywhere``: of all its data and libc's."""
+    lines = [line for line in process.maps_text().splitlines() if line.split()[1] == "rw-p"]
+    places = [(*(int(word, 16) for word in line.split()[0].split("-")), line) for line in lines]
+    areas = [
+        (start, end)
+        for start, end, line in places
+        if (
+            line.split()[4] == "0" or "libc" in line
+            if everywhere
+            else "[heap]" in line or end - start > 1 << 17
+        )
+    ]
+    with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
+        for start, end in areas:
+            for place in random.integers(0, min(end - start, 4 << 20) // 8, 6).tolist():
+                near = start + 8 * place
+                words = [*INTERESTING, near, near + 16, near - 32, end - 16]
+                memory.seek(near)
+                word = words[random.integers(len(words))]
+                memory.write(word.to_bytes(8, "little"))
+
+
+def damaged(process: Process, turns: int, most_cpu_s: float) -> Iterator[None]:
+    """Its heap is damaged at random, a little more each time; each look at it ends soon."""
+    random = np.random.default_rng(11)
+    for turn in range(turns):
+        damage(process, random, everywhere=turn >= turns * 2 // 3)
+        began_s = time.process_time()
+        yield
+        assert time.process_time() - began_s < most_cpu_s
+
+
+def test_leaks_of_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> None:
     target = targets.cpp("lostheap", flags=("-pthread",))
     await_pauses(target.pid, 1)
-    process = Process(target.pid)
+    process, found = Process(target.pid), 0
     search = search_of(process, searches)
-    random = np.random.default_rng(11)
-    found = 0
-    for turn in range(30):
-        damage(process, random, everywhere=turn >= 20)
-        began_s = time.process_time()
+    for _ in damaged(process, 30, MOST["leaks"][1]):
         with suppress(NotWalkableError):
             found += search.find().searches > 0
-        assert time.process_time() - began_s < MOST_CPU_S
     assert found >= 20
+
+
+def test_holders_in_a_heap_that_lies(targets: Targets) -> None:
+    target = targets.cpp("holdings", flags=("-pthread",))
+    await_pauses(target.pid, 3)
+    found = 0
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        for _ in damaged(Process(target.pid), 9, MOST["holders"][1]):
+            with suppress(NotWalkableError):
+                top = finder.top(20)
+                kept = sum(keeper.retained.size_bytes for keeper in top.keepers)
+                total = kept + top.others.size_bytes + top.heap.unreached.size_bytes
+                assert total == top.heap.in_use.size_bytes
+                with suppress(TargetError):
+                    finder.holders(selection("Session"))
+                found += 1
+    assert found >= 6
 
 
 def places_of(process: Process) -> np.ndarray:
@@ -134,14 +170,19 @@ def test_damaged_heaps_have_no_figure_without_a_mark(
     assert figures(process, library) == (truth, False)
 
 
+def bounded(command: str, pid: int) -> tuple[int, Any]:
+    """The exit status and the JSON of a command that looks into a process."""
+    status, found, rss_bytes, cpu_s = run_measured(command, "-p", pid, "--json")
+    assert (rss_bytes < MOST[command][0], cpu_s < MOST[command][1]) == (True, True)
+    return status, found
+
+
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
 def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
-    """What is lost is found, and nothing else, in bounded time and memory."""
+    """What is lost is found, and nothing else, in bounded time and memory; so are holders."""
     target = targets.c("sprawl", kind)
-    status, found, rss_bytes, cpu_s = run_measured("leaks", "-p", target.pid, "--json")
+    status, found = bounded("leaks", target.pid)
     assert status == 3
-    assert rss_bytes < MOST_BYTES
-    assert cpu_s < MOST_CPU_S
     blocks = Counter[int]()
     for group in found["groups"]:
         blocks[group["usable_bytes"]] += group["blocks"]
@@ -149,16 +190,23 @@ def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
     assert 99_990 <= blocks.pop(56, 0) <= 100_000 or kind != "tangle"
     assert blocks.pop(303_088, 0) == (3 if kind == "copies" else 0)
     assert not blocks
+    status, found = bounded("holders", target.pid)
+    assert (status, found["holders"] != []) == (0, True)
 
 
-def test_what_only_looks_like_blocks(targets: Targets) -> None:
-    """Headers in memory that is not glibc's, as of a virtual machine's programs."""
-    target = targets.c("sprawl", "copies")
-    found = json.loads(run_tracelloc("heap", "-p", target.pid, "--json").stdout)
-    assert found["coverage"] == 1
-    (own,) = (arena for arena in found["arenas"] if arena["name"] == "mappings")
-    assert (own["in_use_blocks"], own["system_bytes"]) == (3, 3 * 303_104)
-    assert found["notes"] == []
+def test_no_memory_for_so_many_blocks(targets: Targets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so before it begins; then the process ends."""
+    target = targets.cpp("holdings", flags=("-pthread",))
+    await_pauses(target.pid, 3)
+    with closing(HolderFinder(Process(target.pid))) as finder:
+        words = r"finding the holders of 1\d,\d{3} blocks takes about .* PiB of memory, and"
+        with monkeypatch.context() as patch:
+            patch.setattr(blockgraph, "_BLOCK_BYTES", 1 << 40)
+            with pytest.raises(TargetError, match=words):
+                finder.top(1)
+        target.kill()
+        with pytest.raises(TargetError, match=r"has ended|no process"):
+            finder.top(1)
 
 
 def test_what_only_looks_like_blocks_where_all_of_it_is_searched(
@@ -241,12 +289,3 @@ def test_killed_ones(builder: Builder, targets: Targets, searches: list[LostBloc
         searches.pop().close()
     assert set(said) <= {f"process {target.pid} has ended" for target in targets}
     assert said
-
-
-def test_a_zombie(targets: Targets) -> None:
-    target = targets.c("sprawl")
-    target.process.kill()
-    os.waitid(os.P_PID, target.pid, os.WEXITED | os.WNOWAIT)
-    done = run_tracelloc("leaks", "-p", target.pid, status=1)
-    assert "has already ended" in done.stderr
-    assert len(done.stderr.splitlines()) == 1

@@ -13,14 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import (
-    PATIENCE_S,
-    TARGETS,
-    Target,
-    measured_command,
-    read_line,
-    split_measured,
-)
+from tests.harness import PATIENCE_S, TARGETS, Target, measured_command, read_line, split_measured
 from tests.unit.files.elf.test_hostile_files import SPLIT
 from tests.unit.hostile import MadeSection, elf_bytes, symbol, symbol_sections
 from tracelloc.record.process.processlist import ProcessScan

@@ -14,15 +14,7 @@ import numpy as np
 import pytest
 
 from tests.commands import outcome
-from tests.harness import (
-    PRELOADED,
-    TARGETS,
-    Builder,
-    Target,
-    Targets,
-    Tracelloc,
-    run_tracelloc,
-)
+from tests.harness import PRELOADED, TARGETS, Builder, Target, Targets, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal, by_site
 from tests.integration.test_preloaded import books_traced, said
 from tests.integration.test_preloaded_mallocs import assert_totals, linked
@@ -258,12 +250,7 @@ def test_killed_at_any_step(builder: Builder) -> None:
 @pytest.mark.parametrize(
     ("name", "flags", "arguments", "why"),
     [
-        (
-            "confined",
-            (),
-            ("{plain}",),
-            "it filters its system calls (seccomp)",
-        ),
+        ("confined", (), ("{plain}",), "it filters its system calls (seccomp)"),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),
         ("prefixed", (), (), "has allocators of its own"),
         ("leaderless", (), ("gone",), "its main thread has ended"),

@@ -31,11 +31,8 @@ TRACKED = (
 )  # fmt: skip
 
 
-def open_program(
-    targets: Targets, *options: str, python: Sequence[str] = (PYTHON,), **variables: str
-) -> Target:
-    command = [*python, *options, TARGETS / "objects.py"]
-    return targets.start(*command, env=os.environ | variables)
+def open_program(targets: Targets, python: Sequence[str] = (PYTHON,), **variables: str) -> Target:
+    return targets.start(*python, TARGETS / "objects.py", env=os.environ | variables)
 
 
 def counts(census: ObjectCensus) -> dict[str, int]:
@@ -47,18 +44,16 @@ def sizes(census: ObjectCensus) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "hooks",
-    ["", "variable", "option", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("14", "15"))],
+    "hooks", ["", "variable", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("14", "15"))]
 )
 def test_all_objects_are_counted(targets: Targets, hooks: str) -> None:
     """While nothing changes, to the last one; large tuples included, and with debug hooks.
 
     ``hooks``: or a minor version of Python without them.
     """
-    options = ["-X", "dev"] if hooks == "option" else []
     variables = {"PYTHONMALLOC": "debug"} if hooks == "variable" else {}
     python = distributions.python(int(hooks)) if hooks.isdigit() else [PYTHON]
-    target = open_program(targets, *options, python=python, **variables)
+    target = open_program(targets, python=python, **variables)
     censuses = CensusTaker(Process(target.pid))
     blocks, truth = json.loads(target.ask("grow 3000"))
     for change in (0, 500, -700):

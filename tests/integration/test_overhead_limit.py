@@ -1,11 +1,11 @@
-"""``--max-overhead``: a trace whose probes cost more ends, with all that it has seen."""
+"""Limits of what a trace costs: one that takes more time or memory ends in good order."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Targets, Tracelloc
+from tests.harness import Targets, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -43,3 +43,17 @@ def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(targets: Targ
     assert last["unmatched_frees"] == 0
     assert last["allocations"] - last["frees"] == last["live_allocations"]
     assert last["earlier"]["allocations"] > 0
+
+
+def test_an_endless_number_of_stacks(tmp_path: Path, targets: Targets) -> None:
+    target = targets.c("manystacks")
+    done = run_tracelloc(
+        "-p", target.pid, "--json", "--interval", "60", "--max-memory", "160MiB",
+        "-o", tmp_path / "last.json", "--stacks", "fp", status=1
+    )  # fmt: skip
+    said = done.stderr
+    assert said.index("new call stacks are cut to their innermost frames") < said.index("ends here")
+    assert said.count("error: tracelloc uses") == 1
+    assert json.loads(done.stdout.splitlines()[-1])["truncated_stacks"] > 0
+    assert json.loads((tmp_path / "last.json").read_text())["stacks"]
+    assert target.process.poll() is None

@@ -101,8 +101,7 @@ def test_launched(builder: Builder, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["vfork", "execl", "execlp", "execle", "execv", "execvp", "execve", "execvpe", "fexecve"],
+    "way", ["vfork", "execl", "execlp", "execle", "execv", "execvp", "execve", "execvpe", "fexecve"]
 )
 def test_executed_by(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
@@ -193,14 +192,6 @@ def test_threads_that_end(builder: Builder, preload: str) -> None:
     report = last_report(done.stderr)
     assert report["frees"] == 80 * 50
     assert report["unmatched_frees"] == report["lost_events"] == 0
-
-
-def test_static_programs_have_probes(builder: Builder) -> None:
-    done = run_tracelloc(
-        *QUIET, "--preload", "on", "--", builder.c("early", "-static"), 7, status=7
-    )
-    assert f"{BY_PROBES}early" in done.stderr
-    assert by_function(last_report(done.stderr)) == PROGRAM
 
 
 def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Blocks that nothing points to, found in the memory of real programs while they run."""
 
-import os
-import signal
 from collections import Counter
 
 import numpy as np
@@ -9,9 +7,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Targets, frames_of
 from tests.sessions import tracing
-from tracelloc.errors import TargetError
 from tracelloc.model.blocks import Blocks
-from tracelloc.record.process.procfs import Process
 from tracelloc.record.reachability.search import PointerSearch
 from tracelloc.record.session.session import Session
 from tracelloc.record.symbolization.symbolizer import Symbolizer
@@ -50,11 +46,3 @@ def test_each_block_that_nothing_points_to(targets: Targets) -> None:
         }
         assert found.bits.edges_left_out == 0
         assert target.ask("1 0") == "done"
-
-
-def test_a_program_that_has_ended(targets: Targets) -> None:
-    target = targets.c("lost")
-    os.kill(target.pid, signal.SIGKILL)
-    target.process.wait(PATIENCE_S)
-    with pytest.raises(TargetError, match="no process"):
-        PointerSearch(Process(target.pid), list)

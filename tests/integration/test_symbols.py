@@ -37,46 +37,6 @@ def test_generated_code_in_a_report(targets: Targets) -> None:
     assert frames[2][:2] == ("main", "jit.c")
 
 
-@pytest.mark.long
-@pytest.mark.bpf
-def test_javascript(targets: Targets, tmp_path: Path) -> None:
-    """Functions of a real just-in-time compiler, named with file and line."""
-    script = tmp_path / "shop.js"
-    script.write_text(
-        "const kept = []; let round = 6;\n"
-        "function keepOrder(n) {\n"
-        "  kept.push(Buffer.allocUnsafeSlow(round * 10000 + 1 + n));\n"
-        "}\n"
-        "function takeOrders() { for (let n = 0; n < 20; n++) keepOrder(n); }\n"
-        "process.stdin.on('data', () => {\n"
-        "  takeOrders(); round++; process.stdout.write('done\\n');\n"
-        "});\n"
-        "process.stdout.write('ready\\n');\n"
-    )
-    target = targets.start(
-        shutil.which("node") or "node",
-        "--perf-basic-prof",
-        "--interpreted-frames-native-stack",
-        script,
-        cwd=tmp_path,  # it leaves a log there
-    )
-    try:
-        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", "100ms")
-        # The first time brings what the probes don't know yet, in one burst.
-        assert target.ask("go") == "done"
-        wait_for_block(tracer, 60001)
-        assert target.ask("go") == "done"
-        assert tracer.stop() == 0
-    finally:
-        Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
-    blocks = [b for b in tracer.last()["top_allocations"] if 70001 <= b["size_bytes"] < 70021]
-    assert len(blocks) == 20
-    for block in blocks:
-        frames = {(f["symbol"], f["file"], f["line"]) for f in block["stack"]}
-        assert ("keepOrder", str(script), 2) in frames
-        assert ("takeOrders", str(script), 5) in frames
-
-
 CALLBACKS = """const kept = [];
 function innermost() { kept.push(new ArrayBuffer(70001)); }
 function throughMap() { [1].map(function inMap() { innermost(); }); }
@@ -94,24 +54,23 @@ process.stdout.write('ready\\n');
 """
 
 
-def whole_stacks(report: dict[str, Any]) -> list[list[str]]:
-    """Names in the stacks of a kind of blocks. Some of the first ones are partial, and say so."""
+def whole_stacks(report: dict[str, Any]) -> list[list[tuple[str, str, int]]]:
+    """Stacks of a kind of blocks. Some of the first ones are partial, and say so."""
     blocks = [b for b in report["top_allocations"] if b["size_bytes"] == 70001]
-    stacks = [[frame["symbol"] or "" for frame in block["stack"]] for block in blocks]
-    return [names for names in stacks if not names[-1].startswith("[partial")]
+    stacks = [[(f["symbol"] or "", f["file"], f["line"]) for f in b["stack"]] for b in blocks]
+    return [stack for stack in stacks if not stack[-1][0].startswith("[partial")]
 
 
 @pytest.mark.long
 @pytest.mark.bpf
 def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -> None:
-    """V8 keeps frame pointers everywhere: no function is missing, in whichever it was called."""
+    """V8 keeps frame pointers everywhere: no function is missing, in whichever it was called.
+
+    Functions of a real just-in-time compiler are named with file and line.
+    """
     script = tmp_path / "callbacks.js"
     script.write_text(CALLBACKS)
-    flags = (
-        "--perf-basic-prof",
-        "--interpreted-frames-native-stack",
-        "--no-opt",
-    )
+    flags = ("--perf-basic-prof", "--interpreted-frames-native-stack", "--no-opt")
     target = targets.start(shutil.which("node") or "node", *flags, script, cwd=tmp_path)
     try:
         tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, "--interval", 1)
@@ -132,9 +91,10 @@ def test_javascript_between_native_functions(targets: Targets, tmp_path: Path) -
     ]
     stacks = whole_stacks(tracer.last())
     assert stacks
-    for names in stacks:
-        own = [name for name in names if name in {*expected, "innermost"}]
+    for stack in stacks:
+        own = [name for name, *_ in stack if name in {*expected, "innermost"}]
         assert own[::-1] == [*expected, "innermost"]
+        assert {("innermost", str(script), 2), ("inMap", str(script), 3)} <= set(stack)
 
 
 def test_symbols_of_a_process(builder: Builder, targets: Targets) -> None:
