@@ -182,16 +182,6 @@ def test_exceptions_pass_through_a_pool_of_the_users(targets: Targets, tmp_path:
     assert target.end() == 0
 
 
-def test_rust_with_std_only(targets: Targets) -> None:
-    target = targets.rust("vault")
-    tracer = Tracelloc("-p", target.pid, "--json")
-    books = [json.loads(target.ask("go")) for _ in range(3)]
-    report = tracer.final_report()
-    assert_no_loss(report)
-    assert report["live_allocations"] == sum(turn["blocks"] for turn in books) > 500
-    assert report["live_bytes"] == sum(turn["bytes"] for turn in books)
-
-
 def test_allocator_that_is_loaded_later(targets: Targets, tmp_path: Path) -> None:
     """Nobody calls malloc after it is there: the loader alone tells."""
     library = tmp_path / "liblate.so"

@@ -113,12 +113,6 @@ def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.Monk
         assert session.snapshot().root.live_count > 0
 
 
-def test_the_best_way_is_taken(target: Target) -> None:
-    with tracing(target) as session:
-        best = Method.SESSION if HAS_SESSIONS else Method.MULTI if HAS_MULTI else Method.PERF
-        assert session.method is best
-
-
 @pytest.mark.skipif(not HAS_SESSIONS, reason="sessions came with Linux 6.13")
 def test_operators_are_in_no_session(targets: Targets) -> None:
     """Their program is the same one, and all else stays in sessions."""

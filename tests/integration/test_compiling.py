@@ -86,10 +86,29 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield home / "tracelloc/probes"
 
 
-@pytest.mark.parametrize(
-    "harm",
-    ["cut", "one character", "other content", "others can write it", "others own it", "no file"],
-)
+def change_a_character(file: Path) -> None:
+    content = file.read_bytes()
+    middle = content.index(b'"programs"') + 1000  # an instruction of the first one
+    changed = b"B" if content[middle : middle + 1] == b"A" else b"A"
+    file.write_bytes(content[:middle] + changed + content[middle + 1 :])
+
+
+def change_all(file: Path) -> None:
+    text = json.dumps({"maps": [{}], "programs": {}}).encode()
+    file.write_bytes(precompiled._digest(text) + b"\n" + text)
+
+
+HARMS = {
+    "cut": lambda file: os.truncate(file, file.stat().st_size - 100),
+    "one character": change_a_character,
+    "other content": change_all,
+    "others can write it": lambda file: file.chmod(0o666),
+    "others own it": lambda file: os.chown(file, 65534, 65534),
+    "no file": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
 def test_what_is_damaged_or_not_ours_is_compiled_again(
     cache: Path, compilations: list[str], kept: Path, harm: str
 ) -> None:
@@ -98,23 +117,7 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
     first = SMALL.compile()
     assert len(compilations) == 0
     (file,) = cache.iterdir()
-    if harm == "cut":
-        file.write_bytes(file.read_bytes()[:-100])
-    elif harm == "one character":
-        content = file.read_bytes()
-        middle = content.index(b'"programs"') + 1000  # an instruction of the first one
-        changed = b"B" if content[middle : middle + 1] == b"A" else b"A"
-        file.write_bytes(content[:middle] + changed + content[middle + 1 :])
-    elif harm == "other content":
-        text = json.dumps({"maps": [{}], "programs": {}}).encode()
-        file.write_bytes(precompiled._digest(text) + b"\n" + text)
-    elif harm == "others own it":
-        os.chown(file, 65534, 65534)
-    elif harm == "others can write it":
-        file.chmod(0o666)
-    else:
-        file.unlink()
-        file.mkdir()
+    HARMS[harm](file)
     assert SMALL.compile() == first
     assert len(compilations) == 1
 

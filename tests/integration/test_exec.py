@@ -51,11 +51,22 @@ def test_text_says_so(targets: Targets) -> None:
     assert any("executed exe; its live table was reset" in line for line in tracer.messages)
 
 
-def test_a_program_without_an_allocator(targets: Targets, tmp_path: Path) -> None:
+# A program with no library: it reads a byte, and ends.
+BARE = """void _start(void) {
+char c; __asm__ volatile("syscall" :: "a"(0), "D"(0), "S"(&c), "d"(1) : "rcx", "r11");
+__asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("bare") / "bare"
+    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program, input=BARE)
+    return program
+
+
+def test_a_program_without_an_allocator(targets: Targets, bare: Path) -> None:
     """It is said; tracing goes on, and finds nothing."""
-    bare = tmp_path / "bare"
-    source = 'void _start(void) { for (;;) __asm__ volatile("syscall" :: "a"(34) : "rcx", "r11"); }'
-    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare, input=source)
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json")
     target.ask("alloc 50 100")
@@ -118,15 +129,8 @@ def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path
     assert tracer.last()["allocations"] > 0
 
 
-def test_a_program_that_ends_before_it_is_checked(targets: Targets, tmp_path: Path) -> None:
+def test_a_program_that_ends_before_it_is_checked(targets: Targets, bare: Path) -> None:
     """That it had no malloc library, or none that was found, is said when it ends."""
-    bare = tmp_path / "bare"
-    source = (
-        "void _start(void) {"
-        ' char c; __asm__ volatile("syscall" :: "a"(0), "D"(0), "S"(&c), "d"(1) : "rcx", "r11");'
-        ' __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
-    )
-    run("gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare, input=source)
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, "--json", "--preload=off")
     target.ask("alloc 50 100")

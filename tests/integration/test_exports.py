@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -110,15 +109,3 @@ def test_metrics_and_owners(
     status = path.stat()
     assert (status.st_uid, status.st_gid) == (1234, 4321)
     assert stat.S_IMODE(status.st_mode) == 0o600
-
-
-def test_files_at_every_signal(targets: Targets, tmp_path: Path) -> None:
-    target = targets.c("chain")
-    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json")
-    assert target.ask("go") == "done"
-    tracer.process.send_signal(signal.SIGUSR1)
-    tracer.wait_for("wrote")
-    assert tracer.stop() == 0
-    written = sorted(p for p in tmp_path.iterdir() if p.suffix == ".json")
-    assert 1 <= len(written) <= 2, "two, unless both fell into one second"
-    assert json.loads(written[-1].read_text())["figures"]["live_allocations"] == 4

@@ -90,7 +90,7 @@ def test_stacks_are_whole_from_the_first_event(builder: Builder, tmp_path: Path)
     assert report["partial_allocations"] == 0
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static", "musl", "static musl"])
+@pytest.mark.parametrize("kind", ["static", "musl", "static musl"])
 def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
     if "musl" not in kind:
         program = builder.c("early", *(["-static"] if "static" in kind else []))

@@ -97,13 +97,6 @@ def test_freed_memory_that_is_kept(parts: Target) -> None:
     assert after.account.kept_bytes < pinned.kept_bytes + before.account.kept_bytes + 256 * 4096
 
 
-def test_the_report_says_what_is_kept(parts: Target) -> None:
-    parts.ask("free")
-    done = run_tracelloc("heap", "-p", parts.pid, status=0)
-    assert re.search(r"of RSS is freed memory that glibc keeps: 18\.6 MiB between", done.stdout)
-    assert "heap blocks in use" in done.stdout
-
-
 def reports_of(target: Target, *options: str) -> list[dict[str, Any]]:
     done = run_tracelloc(
         "-p", target.pid, "--json", "--json-full", "--count", "1", *options, status=0

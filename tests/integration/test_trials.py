@@ -19,7 +19,6 @@ from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.trials import Trial, killing_filter, trial_passes
-from tracelloc.record.process.procfs import Process
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -122,13 +121,3 @@ def test_sandboxed_programs_are_refused_where_they_would_be_killed(
 def test_others_are_not(cache: Path, targets: Targets) -> None:
     claim(cache, threads=True, seccomp=False, shadow_stack=False)
     traced(targets.c("chain"), "go")
-
-
-def test_shadow_stacks_are_seen(tmp_path: Path) -> None:
-    """As proc_pid_status(5) has them: no processor here has any."""
-    (tmp_path / "7").mkdir()
-    status = tmp_path / "7/status"
-    status.write_text("Name:\tx\nSeccomp:\t0\nx86_Thread_features:\tshstk wrss \n")
-    assert Process(7, tmp_path).has_shadow_stack()
-    status.write_text("Name:\tx86_Thread_features: shstk\nx86_Thread_features:\t\n")
-    assert not Process(7, tmp_path).has_shadow_stack()

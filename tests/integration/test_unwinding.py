@@ -245,15 +245,6 @@ SELECT count(*) FROM t JOIN t AS u ON t.b = u.b WHERE t.a % 7 < 3 GROUP BY t.a %
 """
 
 
-def cc1plus(tmp_path: Path) -> list[str | Path]:
-    source = tmp_path / "big.cpp"
-    source.write_text("#include <map>\n#include <regex>\nstd::map<int, std::regex> all;\n")
-    done = subprocess.run(
-        ["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True, check=True
-    )
-    return [done.stdout.strip(), "-quiet", "-O1", source, "-o", tmp_path / "big.s"]
-
-
 def llc(tmp_path: Path) -> list[str | Path]:
     """LLVM's code generator: a library of 100 MiB, whose rows are all made on demand."""
     body = "".join(
@@ -275,7 +266,6 @@ PROGRAMS = {
     "python": (lambda path: ["/usr/bin/python3", "-c", PYTHON], 5),
     "perl": (lambda path: ["/usr/bin/perl", "-e", PERL], 3),
     "sqlite": (lambda path: ["/usr/bin/sqlite3", ":memory:", SQL], 1),
-    "cc1plus": (cc1plus, 40),
     "llc": (llc, 3),
 }
 

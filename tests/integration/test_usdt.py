@@ -57,19 +57,6 @@ def test_books(targets: Targets, attach: str) -> None:
     assert max(sizes) <= 6002, "sizes are those of the blocks"
 
 
-@pytest.mark.parametrize(
-    "flags", [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)], ids=["in memory", "optimized"]
-)
-def test_wherever_arguments_are(builder: Builder, targets: Targets, flags: tuple[str, ...]) -> None:
-    program = builder.c("reporter", *flags)
-    assert ("(%rbp)" in run("readelf", "-n", program)) == (len(flags) == 2)
-    target = targets.start(program, 2, 5000)
-    options = ["--source", "usdt", "--json", "--top", 100]
-    tracer = Tracelloc("-p", target.pid, *options)
-    books = json.loads(target.ask("run"))
-    assert_equal(tracer.final_report(), books)
-
-
 def test_more_than_the_ring_holds(targets: Targets) -> None:
     target = targets.c("reporter", 4, 60_000)
     options = ["--source", "usdt", "--json", "--top", 100, "--events-size", "4k"]
@@ -128,16 +115,7 @@ def test_programs_that_are_started(builder: Builder, tmp_path: Path) -> None:
     """From the first allocation on, with the children that they fork."""
     path = tmp_path / "reports"
     command = [builder.c("reporter"), 2, 1000]
-    options = [
-        "--source",
-        "usdt:otel_memory",
-        "--follow",
-        "--json",
-        "--interval",
-        "1h",
-        "--report",
-        path,
-    ]
+    options = "--source", "usdt:otel_memory", "--follow", "--json", "--interval", "1h"
     orders = tmp_path / "orders"
     orders.write_text("run\nfork\n")
     with orders.open() as stream:
