@@ -264,7 +264,7 @@ def _with_defaults(
     tracelloc than a second, after which they lose events: beside a load it may be away for longer.
     """
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    is_trace = module in ("tests.mutant", "tests.sabotage") or (
+    is_trace = module == "tests.sabotage" or (
         bool(arguments) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
     )
     process = [n for n, word in enumerate(options) if word in ("-p", "-n")]
@@ -306,7 +306,7 @@ class Tracelloc:
         self.out = Path(self._folder.name) / "out"
         self._reports = self.out
         # Where arguments of a module's own come first, options follow them.
-        own = 2 if module in ("tests.mutant", "tests.sabotage") else 0
+        own = 2 if module == "tests.sabotage" else 0
         if "--" in arguments and "--report" not in arguments:
             # Else they are among the messages: standard output is the program's.
             self._reports = self.out.with_suffix(".report")
@@ -376,10 +376,7 @@ class Tracelloc:
 
     def await_text(self, words: str) -> None:
         """Waits until it has reported these words."""
-        deadline = time.monotonic() + PATIENCE_S
-        while words not in self.text():
-            assert time.monotonic() < deadline, f"no {words!r}; messages: {self.messages}"
-            time.sleep(0.02)
+        wait_until(lambda: words in self.text())
 
     def reports(self) -> list[dict[str, Any]]:
         """The JSON reports it has written."""
@@ -390,12 +387,14 @@ class Tracelloc:
         self, is_it: Callable[[dict[str, Any]], bool], patience_s: float = PATIENCE_S
     ) -> dict[str, Any]:
         """The first JSON report that this is true of."""
-        deadline = time.monotonic() + patience_s
+        deadline, seen = time.monotonic() + patience_s, 0
         while True:
-            for line in self.text().rpartition("\n")[0].splitlines():
+            lines = self.text().rpartition("\n")[0].splitlines()
+            for line in lines[seen:]:
                 report: dict[str, Any] = json.loads(line)
                 if is_it(report):
                     return report
+            seen = len(lines)
             assert time.monotonic() < deadline, f"no such report; messages: {self.messages}"
             time.sleep(0.05)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 PATIENCE_S = 60.0
-_LOOK_S = 0.01  # Between two looks at the screen
+_LOOK_S = 0.04  # Between two looks at the screen, for each of which a process is started
 _numbers = itertools.count()
 
 

@@ -79,19 +79,6 @@ def test_code_is_as_before(target: Target, method: Method) -> None:
     session.close()
 
 
-@pytest.mark.alone
-def test_killed_profiler_leaves_full_speed(target: Target) -> None:
-    before = code(target.pid)
-    untraced_ns = min(pairs(target, 100) for _ in range(3))
-    tracer = Tracelloc("-p", target.pid, "--json")
-    assert pairs(target, 100) > 10 * untraced_ns
-    tracer.process.kill()
-    tracer.finish()
-    assert code(target.pid) == before
-    # Where the machine is busy, some stretches of time are.
-    assert any(pairs(target, 100) < 3 * untraced_ns for _ in range(30))
-
-
 def test_refused_links_give_way_to_perf(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 

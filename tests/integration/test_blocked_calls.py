@@ -66,14 +66,6 @@ def held(pid: int) -> Iterator[None]:
     follower.stop()
 
 
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    for _ in range(3):
-        with StoppedProcess(Process(pid)):
-            pass
-    yield
-
-
 def pause(process: Process) -> None:
     def states() -> set[str]:
         tasks = (Path(f"/proc/{process.pid}/task/{each}/stat") for each in process.thread_ids())
@@ -121,7 +113,6 @@ ATTACHES: dict[str, Attach] = {
     "injected": lambda pid: traced(pid, "--preload", "inject"),
     "followed": lambda pid: traced(pid, "--follow"),
     "held": held,
-    "stopped": stopped,
 }
 
 

@@ -231,27 +231,6 @@ def test_stopped_target(target: Target) -> None:
     assert tracer.final_report()["live_bytes"] == CHAIN_BYTES
 
 
-def test_two_at_once(target: Target) -> None:
-    first = Tracelloc("-p", target.pid, "--json", "--top", 9)
-    second = Tracelloc("-p", target.pid, "--json", "--top", 9)
-    assert target.ask("go") == "done"
-    assert second.stop() == 0
-    assert first.stop() == 0
-    for tracer in (first, second):
-        report = tracer.last()
-        assert report["live_bytes"] == CHAIN_BYTES
-        assert report["lost_events"] == report["broken_stacks"] == 0
-    assert held(first) == held(second)
-
-
-def held(tracer: Tracelloc) -> list[tuple[int, int, list[int]]]:
-    """(bytes, blocks, return addresses) of each stack."""
-    return [
-        (site["bytes"], site["allocations"], [frame["address"] for frame in site["stack"]])
-        for site in tracer.last()["top_allocators"]
-    ]
-
-
 def test_many_stacks_are_written_at_the_end(targets: Targets, tmp_path: Path) -> None:
     """65,536 of them, one block on each: all are in the file."""
     target = targets.c("thicket", "16", "1", flags=("-O1", "-fno-optimize-sibling-calls"))

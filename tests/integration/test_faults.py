@@ -175,45 +175,24 @@ def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> N
     assert AddressSpace(Process(os.getpid())).refresh()
 
 
-def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> None:
-    """Its names are missing, which is said; the figures are exact, and others have their names."""
-    path = add_fault(builder.c("books"), CRASH, tmp_path / "books")
-    with Target([path, 4, 20_000, 11, 300]) as target:
-        tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
-        target.ask("run")
-        said = tracer.wait_for("names in")
-        books = json.loads(target.ask("run"))
-        assert tracer.stop() == 0, tracer.messages
-    assert said == (
-        f"tracelloc: warning: names in {path} are missing: "
-        "the process that reads them was killed by signal 11"
-    )
-    assert sum("names in" in line for line in tracer.messages) == 1
-    report = tracer.last()
-    assert not any(report["lost"].values())
-    figures = report["live_allocations"], report["live_bytes"]
-    assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
-    frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
-    unread = [frame for frame in frames if frame["module"] == str(path)]
-    assert unread
-    assert {(f["symbol"], f["reason"]) for f in unread} == {(None, "its symbols can't be read")}
-    assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
-
-
 @pytest.mark.parametrize(
     ("sections", "missing", "is_whole"),
     [
+        ([], "names in {path}", False),
         ([".fault.code"], "functions and unwind entries in {path}", True),
         ([".fault.rows"], "unwind entries in {path}", True),
         ([".fault.rows", ".fault.stacks"],
          "call stacks of process {pid} that the probes can't follow", False),
     ],
-    ids=["discovery", "rows", "stacks"],
+    ids=["names", "discovery", "rows", "stacks"],
 )  # fmt: skip
-def test_a_file_that_ends_who_finds_functions_and_stacks(
+def test_a_file_that_ends_what_reads_it(
     builder: Builder, tmp_path: Path, sections: list[str], missing: str, is_whole: bool
 ) -> None:
-    """What it was asked for is missing, which is said once; the figures are exact."""
+    """What it was asked for is missing, which is said once; the figures are exact.
+
+    Others have their names.
+    """
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books", *sections)
     with Target([path, 4, 20_000, 11, 300]) as target:
         tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")
@@ -226,7 +205,11 @@ def test_a_file_that_ends_who_finds_functions_and_stacks(
     assert said == f"{what}: the process that reads them was killed by signal 11"
     assert tracer.messages.count(said) == 1
     report = tracer.last()
+    assert not any(report["lost"].values())
     figures = report["live_allocations"], report["live_bytes"]
     assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
     frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
     assert ("work" in {frame["symbol"] for frame in frames}) == is_whole
+    assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
+    unread = {(f["symbol"], f["reason"]) for f in frames if f["module"] == str(path)}
+    assert (unread == {(None, "its symbols can't be read")}) == (not sections)

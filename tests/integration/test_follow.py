@@ -41,14 +41,6 @@ def kept(report: dict[str, Any]) -> list[int]:
     return by_function(report, "keep").get("keep", [0, 0])
 
 
-def functions(report: dict[str, Any]) -> list[tuple[int, int, list[str | None]]]:
-    """Blocks, bytes and functions of each stack: whether blocks or only names are missing."""
-    return [
-        (entry["allocations"], entry["bytes"], [frame["symbol"] for frame in entry["stack"]])
-        for entry in report["top_allocators"]
-    ]
-
-
 def by_process(text: str) -> dict[int, dict[str, Any]]:
     """The last report of each process; their total must be the sum."""
     lines = [json.loads(line) for line in text.splitlines()]
@@ -66,7 +58,7 @@ def by_process(text: str) -> dict[int, dict[str, Any]]:
 def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -> None:
     """``family``: what ``lineage.c`` says of its tree."""
     for pid, parent, blocks, size_bytes in family:
-        assert kept(reports[pid]) == [blocks, size_bytes], functions(reports[pid])
+        assert kept(reports[pid]) == [blocks, size_bytes]
         assert reports[pid]["ppid"] == parent
     assert len(reports) == len(family)
 
@@ -215,23 +207,6 @@ def test_in_a_pid_namespace(builder: Builder) -> None:
     assert len(reports) == 2
     for report in reports.values():
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
-
-
-def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
-    """dlopen stops until the library is probed: its constructor's blocks have their stacks."""
-    library = builder.c("early", "-shared", "-fPIC", "-DLIBRARY=needed")
-    script = (
-        "import ctypes, sys; print('ready', flush=True); sys.stdin.readline(); "
-        f"ctypes.CDLL('{library}'); print('done', flush=True); sys.stdin.readline()"
-    )
-    python = targets.start(
-        sys.executable, "-c", script, env=os.environ | {"PYTHONMALLOC": "malloc"}
-    )
-    tracer = Tracelloc("-p", python.pid, *QUIET, "--follow")
-    assert python.ask("go") == "done"
-    assert tracer.stop() == 0, tracer.messages
-    (report,) = by_process(tracer.text()).values()
-    assert by_function(report)["in_needed"][1] == 14_000
 
 
 def test_the_endpoint_serves_every_process(targets: Targets) -> None:

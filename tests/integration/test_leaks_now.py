@@ -147,15 +147,10 @@ def test_other_malloc_libraries(program: str, targets: Targets, name: str) -> No
     assert 0.98 * total <= sum(group["blocks"] for group in groups) <= total
 
 
-@pytest.fixture(scope="module")
-def dead_words(builder: Builder) -> str:
-    return str(builder.c("deadwords", "-pthread"))
-
-
 @pytest.mark.parametrize("where", ["stack", "unjoined", "pool", "table", "buffer"])
-def test_pointers_in_dead_memory(dead_words: str, targets: Targets, where: str) -> None:
+def test_pointers_in_dead_memory(targets: Targets, where: str) -> None:
     """Stacks of ended threads and unused parts of C libraries' blocks keep nothing."""
-    target = targets.start(dead_words, where)
+    target = targets.c("deadwords", where)
     await_pauses(target.pid, 1)
     before = resident_bytes(target.pid), page_faults(target.pid)
     assert groups_of(search(target.pid)) == {("block", "", 1000): (100, 1, 1, 100)}
@@ -165,20 +160,18 @@ def test_pointers_in_dead_memory(dead_words: str, targets: Targets, where: str) 
 @pytest.mark.parametrize(
     ("where", "threads"), [("live", 2), ("own", 1), ("context", 1), ("stream", 1)]
 )
-def test_memory_that_seems_dead(
-    dead_words: str, targets: Targets, where: str, threads: int
-) -> None:
+def test_memory_that_seems_dead(targets: Targets, where: str, threads: int) -> None:
     """A stack in use again, a program's own memory, a coroutine's stack, bytes to be written."""
-    target = targets.start(dead_words, where)
+    target = targets.c("deadwords", where)
     await_pauses(target.pid, threads)
     found = search(target.pid)
     assert (found["lost_blocks"], found["probably_lost_blocks"]) == (0, 0)
     assert found["in_use_blocks"] > 100
 
 
-def test_pointers_in_unwritten_memory(dead_words: str, targets: Targets) -> None:
+def test_pointers_in_unwritten_memory(targets: Targets) -> None:
     """They decide no exit status, and are listed apart."""
-    target = targets.start(dead_words, "unwritten")
+    target = targets.c("deadwords", "unwritten")
     await_pauses(target.pid, 1)
     found = search(target.pid)
     assert (found["lost_blocks"], found["probably_lost_blocks"]) == (0, 100)

@@ -120,30 +120,6 @@ def test_a_full_map_is_told_to_the_last_block(targets: Targets, entries: int) ->
     assert least <= truth <= most
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        pytest.param("if (!*full) {", "if (1) {", id="the ring again whenever it has room"),
-        pytest.param("fresh.flags = SPILL_RESTORED;", "return true;", id="restores left out"),
-    ],
-)
-def test_these_tests_bite(targets: Targets, old: str, new: str) -> None:
-    """Without an essential part of the protocol the figures are wrong."""
-    for _ in range(3):  # some of what is left out makes no difference once in a while
-        target = targets.c("books", 4, 40_000, 1, 3000)
-        tracer = Tracelloc(
-            old, new, "-p", target.pid, "--json", "--events-size", 4096,
-            module="tests.mutant",
-        )  # fmt: skip
-        books = run_unread(target, tracer, SHORT_S)
-        report = tracer.final_report()
-        assert report["lost_events"] == 0
-        if report["live_allocations"] != sum(count for count, _ in books.values()):
-            return
-    pytest.fail("nothing of it is ever seen")
-
-
 def test_samples(targets: Targets) -> None:
     """Each sampled block counts for the same when it comes and when it goes."""
     target = targets.c("books", 4, 60_000, 21, 20_000)

@@ -158,14 +158,6 @@ def test_wheel_works_without_bcc(
             assert "memory of 1 test (tracelloc)" in done.stdout, done.stdout + done.stderr
 
 
-def test_runs_from_a_bare_checkout() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "tracelloc", "--version"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert result.stdout.startswith("tracelloc ")
-
-
 def test_top_level_is_as_agreed() -> None:
     """What is tracked at the top, beside dotfiles."""
     top = {name.split("/")[0] for name in tracked() if not name.startswith(".")}

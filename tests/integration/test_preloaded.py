@@ -5,7 +5,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -126,24 +125,6 @@ def test_executed_by(
     assert done.stdout == alone.stdout
 
 
-def test_setuid_programs_are_executed_as_they_are(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Their loader preloads nothing, so nobody would take anything of ours out again."""
-    program = tmp_path / "environment"
-    shutil.copy("/usr/bin/env", program)
-    os.chown(program, 65534, 65534)
-    program.chmod(0o4755)
-    tmp_path.chmod(0o755)
-    monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
-    command = [builder.c("executor"), "execve", program]
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
-    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
-    assert BY_ITSELF in done.stderr
-    assert done.stdout == alone.stdout
-    assert "TRACELLOC" not in done.stdout
-
-
 def test_executed_without_the_library(builder: Builder) -> None:
     """While programs begin, they are stopped until there are probes."""
     command = (builder.c("executor"), "syscall", builder.c("early"), 7)
@@ -192,17 +173,6 @@ def test_threads_that_end(builder: Builder, preload: str) -> None:
     report = last_report(done.stderr)
     assert report["frees"] == 80 * 50
     assert report["unmatched_frees"] == report["lost_events"] == 0
-
-
-def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
-    """The loader preloads nothing into them."""
-    program = tmp_path / "early"
-    shutil.copy(builder.c("early"), program)
-    os.chown(program, 65534, 65534)
-    program.chmod(0o4755)
-    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7, status=7)
-    assert f"{BY_PROBES}the program has not preloaded it (setuid)\n" in done.stderr
-    assert by_function(last_report(done.stderr)) == PROGRAM
 
 
 @pytest.mark.parametrize("way", ["deep", "namespace"])

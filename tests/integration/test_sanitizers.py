@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 KINDS = {
     "address": ("-fsanitize=address",),
-    "address, static": ("-fsanitize=address", "-static-libasan"),
     "address, static and stripped": ("-fsanitize=address", "-static-libasan", "-s"),
     "leak": ("-fsanitize=leak",),
 }

@@ -203,7 +203,6 @@ def test_shapes(truth: Path, tmp_path: Path, flags: list[str], by: str) -> None:
     program = tmp_path / "shapes"
     compile_c(program, "shapes", "-fomit-frame-pointer", *flags)
     found = compare([program], truth, tmp_path, by=by)
-    print(describe(found))
     assert found.compared >= 170
     assert found.different == []
     # Those of on_signal on a stack of its own, until there is a row of where it interrupts.
@@ -222,10 +221,6 @@ def test_no_rows(truth: Path, tmp_path: Path) -> None:
     assert found.different == []
     # Eight rows find room: hardly any stack needs those alone.
     assert found.misses >= 150
-
-
-def describe(found: Comparison) -> str:
-    return f"{found.compared} compared, {found.equal} equal, {found.partial} partial, {found.flags}"
 
 
 PYTHON = """
@@ -278,7 +273,6 @@ def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
     """Debian's own programs, which have no frame pointers."""
     command, every = PROGRAMS[name]
     found = compare(command(tmp_path), truth, tmp_path, every, by=by)
-    print(describe(found))
     assert found.compared > 500
     assert found.partial == 0
     assert len(found.different) <= found.compared // 10_000
