@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
-from tests.harness import PATIENCE_S, Builder, Targets, Tracelloc
+from tests.harness import PATIENCE_S, ROOT, Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 from tests.integration.test_follow import kept
 
@@ -77,30 +77,46 @@ def test_a_program_without_an_allocator(targets: Targets, bare: Path) -> None:
 
 
 IN_A_NAMESPACE = """
-import sys
-from tests.harness import Target
+import json, sys
+from tests.harness import Target, Tracelloc
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.sessionstart import attach_to
-target = Target([sys.argv[1]])
-session = attach_to(Process(target.pid), TraceConfig())
-for way in ("exec", "texec", "exec"):
-    target.ask(way)
-    print(session.root.words.moves)
+churn, lineage = Target([sys.argv[1], 50]), Target([sys.argv[2]])
+tracer = Tracelloc("-p", churn.pid, "--json")
+assert churn.ask("go") == "done"
+live = tracer.final_report()["live_allocations"]
+session = attach_to(Process(churn.pid), TraceConfig())
+dropped, forget = [], session._probes.forget_threads
+session._probes.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]
+assert churn.ask("go") == "done"
+session.root.drop_ended_threads()
 session.close()
-target.kill()
+session = attach_to(Process(lineage.pid), TraceConfig())
+moves = [lineage.ask(way) and session.root.words.moves for way in ("exec", "texec", "exec")]
+session.close()
+print(json.dumps([churn.pid, live, sum(dropped), moves]))
+churn.kill()
+lineage.kill()
 """
 
 
-def test_only_another_thread_moves_the_process_in_a_pid_namespace(builder: Builder) -> None:
-    """The kernel's numbers are others there: probes stay unless the first thread was not it."""
+def test_tracelloc_in_a_pid_namespace(builder: Builder) -> None:
+    """Below the first one, processes have the PIDs they have there; the kernel's are others.
+
+    Probes stay at an exec unless another than the first thread executed the program.
+    """
     done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_A_NAMESPACE,
-         builder.c("lineage")],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c",
+         IN_A_NAMESPACE, builder.c("churn"), builder.c("lineage")],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "1", "1"]
+    pid, live, dropped, moves = json.loads(done.stdout)
+    assert (pid < 100, live >= 50, moves) == (True, True, [0, 1, 1])
+    # By thread ids of that namespace; by others none would be found to have ended. Now and
+    # then the session looks by itself.
+    assert dropped > 0
 
 
 def test_a_program_whose_libraries_are_not_mapped_yet(builder: Builder, tmp_path: Path) -> None:
