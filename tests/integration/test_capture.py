@@ -20,7 +20,8 @@ from tracelloc.snapshots.snapshot import Snapshot
 
 pytestmark = pytest.mark.bpf
 
-THREADS = 64  # Threads for which there is room in some tests
+# What has less room than it needs; compiled once for several tests.
+SMALL = {"max_threads": 64, "max_stacks": 16, "stacks_size_bytes": 4096}
 
 
 def test_no_two_threads_are_mixed_up(targets: Targets) -> None:
@@ -158,9 +159,9 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(targets: Targets) -> 
 def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
     target = targets.c("churn", 60)
-    with tracing(target, CaptureConfig(max_threads=THREADS)) as session:
+    with tracing(target, CaptureConfig(**SMALL)) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
-        for slot in range(THREADS):
+        for slot in range(SMALL["max_threads"]):
             set_entry(session._probes._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
         assert target.ask("go") == "done"
         session.stop()
@@ -170,7 +171,7 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets
 
 
 def test_too_many_threads_are_counted(targets: Targets) -> None:
-    losses = trace(targets.c("churn", 300), max_threads=THREADS).losses
+    losses = trace(targets.c("churn", 300), **SMALL).losses
     assert losses.by_cause["call_table_full"] >= 200
     assert losses.events >= 200
 
@@ -207,7 +208,7 @@ def test_stacks_that_find_no_room(targets: Targets) -> None:
 
 def test_stacks_that_find_room_elsewhere(targets: Targets) -> None:
     """With it none is lost, and none is left in it. A full table of known ones costs only time."""
-    snapshot = trace(targets.c("crowd", 4, 4000), stacks_size_bytes=4096, max_stacks=16)
+    snapshot = trace(targets.c("crowd", 4, 4000), **SMALL)
     assert snapshot.losses.by_cause["lost_stacks"] == 0
     assert snapshot.losses.by_cause["stack_table_full"] > 0
     assert snapshot.losses.events == snapshot.unknown_stacks == 0

@@ -57,7 +57,7 @@ def test_a_name_of_many_processes(tmp_path: Path) -> None:
     assert head.startswith(f"tracelloc: error: 12 processes are called {name}")
     assert last == "    and 2 more; pgrep -af lists all"
     pids = sorted(process.pid for process in started)
-    assert [int(line.split()[0]) for line in lines] == pids[:10]
+    assert [int(line.split()[0]) for line in lines] == pids[-10:]
     command = f"{name} 600" + " 0" * 99
     assert all(line.endswith(f"  {command[:59]}…") for line in lines)
 
