@@ -1,27 +1,18 @@
 """Files of real processes: every format says what the report says."""
 
 import csv
-import gzip
 import json
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness import Builder, Targets, Tracelloc, folded_sum, traced
 from tests.unit.otlpmessages import attributes_of, decoded_file, sums
 from tests.unit.otlpmessages import profiles as profiles_in
-from tests.unit.profiles import PprofProfile
-from tests.unit.show.export.test_export_formats import go_pprof
+from tests.unit.show.export.test_export_formats import decoded, go_pprof
 
 pytestmark = pytest.mark.bpf
-
-
-def decoded(path: Path) -> Any:
-    message = PprofProfile()
-    message.ParseFromString(gzip.decompress(path.read_bytes()))
-    return message
 
 
 @pytest.mark.long
@@ -37,7 +28,7 @@ def test_all_formats_equal_the_report(targets: Targets, tmp_path: Path) -> None:
     assert allocations > blocks
     whole = [blocks, live, allocations, allocated]
 
-    message = decoded(tmp_path / "a.pb.gz")
+    message = decoded((tmp_path / "a.pb.gz").read_bytes())
     assert [sum(s.value[n] for s in message.sample) for n in range(4)] == whole
 
     for name, total in zip(("inuse_space", "alloc_space"), (live, allocated), strict=True):
@@ -80,7 +71,7 @@ def test_pprof_has_build_ids_and_lines(builder: Builder, targets: Targets, tmp_p
     assert tracer.stop() == 0
     found = tmp_path / f"file-{target.pid}"
     assert any(f"wrote {found}" in line for line in tracer.messages)
-    message = decoded(found)
+    message = decoded(found.read_bytes())
     text = list(message.string_table)
     mappings = {text[m.filename]: m for m in message.mapping}
     assert len(text[mappings[str(program)].build_id]) == 40

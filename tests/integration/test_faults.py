@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.faultyworker import CRASH, add_fault
-from tests.harness import Builder, Target, Tracelloc, run_tracelloc, wait_until
+from tests.harness import PATIENCE_S, ROOT, Builder, Target, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
 from tracelloc.errors import TargetError
 from tracelloc.record.process.procfs import Process
@@ -213,3 +214,28 @@ def test_a_file_that_ends_what_reads_it(
     assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
     unread = {(f["symbol"], f["reason"]) for f in frames if f["module"] == str(path)}
     assert (unread == {(None, "its symbols can't be read")}) == (not sections)
+
+
+# Every how many steps, by the way of attaching: of all cases, some in the long run.
+SOME = {"probes": 20, "follow": 30, "inject": 45, "preloaded": 20}
+ALL = {"probes": 3, "follow": 4, "inject": 14, "preloaded": 4, "perf": 12}
+
+
+@pytest.mark.parametrize(
+    ("way", "every"),
+    [*SOME.items(), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ALL.items())],
+)
+def test_disturbances(builder: Builder, way: str, every: int) -> None:
+    """tracelloc or the program is stopped or killed at any step of a trace's beginning and end.
+
+    The program's books and the figures are equal, then or in the next trace.
+    """
+    books = [str(builder.c("books")), "2", "2000", "1", "300"]
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.disturbed", way, str(every), *books],
+        cwd=ROOT, capture_output=True, text=True, timeout=20 * PATIENCE_S, check=False,
+    )  # fmt: skip
+    *wrong, last = run.stdout.splitlines() or [""]
+    assert (run.returncode, wrong) == (0, []), run.stdout + run.stderr
+    cases, steps = int(last.split()[0]), int(last.split()[3])
+    assert cases == steps // every * 4 > 0

@@ -5,14 +5,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import LIBRARIES, Target, Targets, run_tracelloc
+from tests.harness import LIBRARIES, Target, Targets, run_tracelloc, wait_until
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import glibc, mallocstate
 from tracelloc.record.heapwalk.arenas import Arena
@@ -49,12 +48,12 @@ PAUSE = {"x86_64": 34, "aarch64": 73}[os.uname().machine]
 
 def await_pauses(pid: int, threads: int) -> None:
     """Waits until so many threads are in pause(2)."""
-    for _ in range(1000):
+
+    def are_in_it() -> bool:
         calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-        if sum(call.startswith(f"{PAUSE} ") for call in calls) == threads:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"the threads are in other calls: {calls}")
+        return sum(call.startswith(f"{PAUSE} ") for call in calls) == threads
+
+    wait_until(are_in_it)
 
 
 def check_to_the_byte(target: Target) -> None:

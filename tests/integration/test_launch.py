@@ -21,6 +21,7 @@ from tests.harness import (
     reports_among,
     run_tracelloc,
     tracelloc_command,
+    wait_until,
 )
 
 pytestmark = pytest.mark.bpf
@@ -120,19 +121,11 @@ def test_signals_pass(tmp_path: Path, number: signal.Signals) -> None:
         "while [ -z \"$got\" ]; do sleep 0.05; done; exit 9"
     )  # fmt: skip
     tracer = Tracelloc("--text", "--interval", 60, "--", "sh", "-c", script)
-    await_file(tmp_path / "pid")
+    pid = tmp_path / "pid"
+    wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     assert tracer.stop(number) == 9
     assert tracer.out.read_text() == "got\n"
     assert "==> " in tracer.text()
-
-
-def await_file(path: Path) -> str:
-    """The content of a file, once it has a line."""
-    for _ in range(int(PATIENCE_S * 50)):
-        if path.exists() and path.read_text().endswith("\n"):
-            return path.read_text().strip()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} was not written")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.commands import run
-from tests.harness import PATIENCE_S, Target, Targets, frames_of
+from tests.harness import Target, Targets, frames_of, wait_until
 from tests.sessions import tracing
 from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
@@ -81,15 +80,14 @@ def _swap_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def swap_out(target: Target, what: str, at_least: int) -> int:
     """Has the program page something out. Returns the bytes of it that are swapped out."""
-    process, deadline_s = Process(target.pid), time.monotonic() + PATIENCE_S
-    while True:
+
+    def swapped() -> int:
         assert target.ask(what) == "done"
-        found = read_resident(process)
-        if found.swapped >= at_least:
-            return found.swapped
-        # The kernel does not page out what is still in a queue of its own.
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+        found = read_resident(Process(target.pid)).swapped
+        return found * (found >= at_least)
+
+    # The kernel does not page out what is still in a queue of its own.
+    return int(wait_until(swapped, 0.05))
 
 
 def lost_and_swapped(process: Process, blocks: Blocks) -> tuple[int, int]:

@@ -4,12 +4,21 @@ import json
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Targets, await_line, run_tracelloc, tracelloc_command
+from tests.harness import (
+    PATIENCE_S,
+    Builder,
+    Targets,
+    await_line,
+    run_tracelloc,
+    tracelloc_command,
+    wait_until,
+)
 from tests.integration.test_follow import assert_family
 from tests.terminal import Terminal
 from tracelloc.show.recording.reader import RecordedTrace
@@ -34,19 +43,18 @@ class Recorder:
 
     def await_moment(self, count: int) -> RecordedTrace:
         """The recording, once it has so many moments."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline_s:
-            if Path(f"{self.path}-wal").exists():
-                try:
+
+        def recorded() -> RecordedTrace | None:
+            with suppress(Exception):  # there is nothing in it yet
+                if Path(f"{self.path}-wal").exists():
                     recording = RecordedTrace(self.path)
-                except Exception:  # noqa: BLE001 - there is nothing in it yet
-                    time.sleep(0.05)
-                    continue
-                if len(recording.moments) >= count:
-                    return recording
-                recording.close()
-            time.sleep(0.05)
-        raise TimeoutError("no moments")
+                    if len(recording.moments) >= count:
+                        return recording
+                    recording.close()
+            return None
+
+        found: RecordedTrace = wait_until(recorded, 0.05)
+        return found
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
