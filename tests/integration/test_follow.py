@@ -69,7 +69,6 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
         (20, 0, ()),
         (8, 4, ()),
         (4, 4, ("--attach", "perf")),
-        (4, 0, ("--stacks", "fp")),
         pytest.param(4, 4, ("--attach", "multi"), marks=[NEEDS_MULTI, pytest.mark.long]),
     ],
 )
