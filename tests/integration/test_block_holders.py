@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import run
-from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc
+from tests.commands import outcome, run
+from tests.harness import LIBRARIES, Builder, Target, Targets, run_tracelloc, tracelloc_command
 from tests.integration.test_heapwalk import await_pauses, resident_bytes
 from tracelloc.errors import TargetError
 from tracelloc.model.blocks import BlockHolders, HolderPath, Keeper, RootKind
@@ -187,8 +187,12 @@ def test_text_and_json(target: Target) -> None:
         "app::g_sessions (holdings.cpp:30) → 3,000 blocks of 56 B → app::Session ×3,000",
     ]  # fmt: skip
     assert re.search(r" \d+ more$", lines[4])
-    done = run_tracelloc("holders", "-p", target.pid, "Session", "--json")
+    # Without the right to use BPF, it says what is missing.
+    dropped = "-bpf,-perfmon,-sys_admin"
+    rights = "setpriv", f"--bounding-set={dropped}", f"--inh-caps={dropped}"
+    done = outcome(*rights, *tracelloc_command("holders", "-p", target.pid, "Session", "--json"))
     found: dict[str, Any] = json.loads(done.stdout)
+    assert any("registers were not searched" in note for note in found["notes"])
     (keeper,) = found["kept_by"]
     assert (keeper["root"], keeper["asked_blocks"], keeper["block"]) == (
         "app::g_sessions", 3000, None,

@@ -61,7 +61,7 @@ def libraries(builder: Builder) -> tuple[Path, Path]:
     return needed, preloaded
 
 
-@pytest.mark.parametrize("options", [(), ("--attach", "perf"), ("--stacks", "fp")], ids=str)
+@pytest.mark.parametrize("options", [(), ("--attach", "perf")], ids=str)
 def test_constructors(
     builder: Builder,
     libraries: tuple[Path, Path],

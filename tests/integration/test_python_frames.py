@@ -173,7 +173,9 @@ def recorded(report: dict[str, Any]) -> set[tuple[tuple[str, str, int], ...]]:
 
 def test_recordings_have_names(program: Target, tmp_path: Path) -> None:
     """Children too, which run code that nobody has seen before and end at once."""
-    recorder = Recorder(tmp_path / "a.rec", "-p", program.pid, "--follow", "--min-size", FIRST_SIZE)
+    # The same probes as in the test above.
+    options = "--follow", "--mmap", "--min-size", FIRST_SIZE
+    recorder = Recorder(tmp_path / "a.rec", "-p", program.pid, *options)
     recorder.await_moment(1).close()
     truths = {program.pid: expected(program.ask("nested"))}
     for _ in range(3):
