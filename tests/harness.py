@@ -218,15 +218,7 @@ class Targets(list[Target]):
 PRELOADED = path_for_loaders(LIBRARY)  # The library for `LD_PRELOAD`, wherever this tree is
 # Whether targets have the library preloaded and report by themselves, where they can.
 USES_LIBRARY = bool(os.environ.get("TEST_PRELOAD"))
-_NEED_PROBES = (
-    "--preload",
-    "--follow",
-    "--mmap",
-    "--max-overhead",
-    "--stacks",
-    "--malloc",
-    "--allocator",
-)
+_PROBED = "--preload", "--follow", "--mmap", "--max-overhead", "--stacks", "--malloc", "--allocator"
 
 # What the README says that is enough, as setpriv(1) names it.
 CAPABILITIES = "bpf", "perfmon", "sys_ptrace"
@@ -282,7 +274,7 @@ def _by_library(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | i
     process = [n for n, word in enumerate(arguments) if word in ("-p", "-n", "--")]
     given = arguments[: arguments.index("--") if "--" in arguments else None]
     is_trace = bool(process) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
-    if not is_trace or any(str(word).startswith(_NEED_PROBES) for word in given):
+    if not is_trace or any(str(word).startswith(_PROBED) for word in given):
         return arguments
     return (*arguments[: process[0]], "--preload", "on", *arguments[process[0] :])
 

@@ -1,12 +1,12 @@
 """Types of blocks: from names of functions, and from virtual tables in memory."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Targets, Tracelloc
+from tests.harness import Targets, Tracelloc
+from tests.unit.show.export.test_export_formats import go_pprof
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]  # they take Rust and Go
 
@@ -52,10 +52,7 @@ def test_types_equal_what_the_program_allocates(targets: Targets, tmp_path: Path
         assert (found[name]["bytes"], found[name]["allocations"]) == (COUNT * size_bytes, 1), name
     assert found[None]["allocations"] >= COUNT, "objects of no class, allocated by the program"
     assert set(found) == {*NODES, *ARRAYS, "hash buckets", None}
-    tags = subprocess.run(
-        ["go", "tool", "pprof", "-tags", "-sample_index=inuse_objects", str(profile)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    ).stdout  # fmt: skip
+    tags = go_pprof(tmp_path, "-tags", "-sample_index=inuse_objects", profile)
     assert "shop::Session\n" in tags
     assert "std::unique_ptr<shop::Item>[]\n" in tags
     assert target.end() == 0

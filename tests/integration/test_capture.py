@@ -4,14 +4,14 @@ left without returning, rings that are too small."""
 import ctypes
 import json
 import re
-import subprocess
+import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, Targets, Tracelloc, traced, wait_until
+from tests.harness import Target, Targets, Tracelloc, traced, wait_until
 from tests.sessions import tracing
 from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.record.kernel.bpfmaps import set_entry
@@ -46,12 +46,8 @@ def test_no_two_threads_are_mixed_up(targets: Targets) -> None:
 
 def test_library_loaded_later(targets: Targets, tmp_path: Path) -> None:
     """Its frames have names while it is there, and keep them when it is gone."""
-    library = tmp_path / "libplugin.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-fno-omit-frame-pointer", "-o", library,
-         TARGETS / "plugin.c"],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    plugin = targets.builder.c("plugin", "-shared", "-fPIC")
+    library = Path(shutil.copy(plugin, tmp_path / "libplugin.so"))
     target = targets.c("libraries", "once", library)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 50, "--interval", "100ms")
     assert target.ask("go") == "done"

@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.harness import PATIENCE_S, Builder, Target, Targets, Tracelloc, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -86,11 +86,9 @@ def test_go_program(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
         'package main\nimport ("fmt"; "os")\n'
         'func main() { fmt.Println("ready"); b := make([]byte, 1); os.Stdin.Read(b) }\n'
     )
-    subprocess.run(
-        ["go", "build", "-o", tmp_path / "sleeper", source], check=True, timeout=2 * PATIENCE_S,
-        env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(go_cache),
-             "GO111MODULE": "off"},
-    )  # fmt: skip
+    variables = {"CGO_ENABLED": "0", "GOCACHE": str(go_cache), "GO111MODULE": "off"}
+    build = "go", "build", "-o", tmp_path / "sleeper", source
+    run(*build, timeout=2 * PATIENCE_S, env=os.environ | variables)
     line = refused(targets.start(tmp_path / "sleeper").pid)
     assert "it is a Go program" in line
     assert "net/http/pprof" in line

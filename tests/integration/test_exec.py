@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import PATIENCE_S, ROOT, Builder, Targets, Tracelloc
 from tests.integration.test_attach import WAYS
 from tests.integration.test_follow import kept
@@ -106,11 +105,9 @@ def test_tracelloc_in_a_pid_namespace(builder: Builder) -> None:
 
     Probes stay at an exec unless another than the first thread executed the program.
     """
-    done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c",
-         IN_A_NAMESPACE, builder.c("churn"), builder.c("lineage")],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=ROOT,
-    )  # fmt: skip
+    inside = "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-c"
+    command = *inside, IN_A_NAMESPACE, builder.c("churn"), builder.c("lineage")
+    done = outcome(*command, timeout=2 * PATIENCE_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     pid, live, dropped, moves = json.loads(done.stdout)
     assert (pid < 100, live >= 50, moves) == (True, True, [0, 1, 1])

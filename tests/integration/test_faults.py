@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import outcome
 from tests.faultyworker import CRASH, add_fault
 from tests.harness import PATIENCE_S, ROOT, Builder, Target, Tracelloc, run_tracelloc, wait_until
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
@@ -230,11 +231,8 @@ def test_disturbances(builder: Builder, way: str, every: int) -> None:
 
     The program's books and the figures are equal, then or in the next trace.
     """
-    books = [str(builder.c("books")), "2", "2000", "1", "300"]
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.disturbed", way, str(every), *books],
-        cwd=ROOT, capture_output=True, text=True, timeout=20 * PATIENCE_S, check=False,
-    )  # fmt: skip
+    command = sys.executable, "-m", "tests.disturbed", way, every, builder.c("books")
+    run = outcome(*command, 2, 2000, 1, 300, cwd=ROOT, timeout=20 * PATIENCE_S)
     *wrong, last = run.stdout.splitlines() or [""]
     assert (run.returncode, wrong) == (0, []), run.stdout + run.stderr
     cases, steps = int(last.split()[0]), int(last.split()[3])

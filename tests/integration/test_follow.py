@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from tests.commands import outcome
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -196,11 +197,8 @@ def test_in_a_pid_namespace(builder: Builder) -> None:
     """Where processes have other numbers than the kernel's own."""
     program = builder.c("early")
     script = f"{program} 0; exec {program} 6"
-    done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc",
-         *tracelloc_command(*QUIET, "--follow", "--", "sh", "-c", script)],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    command = tracelloc_command(*QUIET, "--follow", "--", "sh", "-c", script)
+    done = outcome("unshare", "--pid", "--fork", "--mount-proc", *command)
     assert done.returncode == 6, done.stderr
     reports = by_process(reports_among(done.stderr))
     assert len(reports) == 2

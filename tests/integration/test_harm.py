@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, only_with_capabilities, run_tracelloc
+from tests.commands import outcome
+from tests.harness import Builder, only_with_capabilities, run_tracelloc
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -147,12 +148,8 @@ def untraced(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, .
     @functools.cache
     def run(command: tuple[str, ...]) -> Outcome:
         rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
-        done = subprocess.run(
-            [*rights, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False, env=environment(),
-            cwd=tmp_path_factory.mktemp("untraced"),
-        )  # fmt: skip
-        return outcome_of(done)
+        cwd = tmp_path_factory.mktemp("untraced")
+        return outcome_of(outcome(*rights, *command, env=environment(), cwd=cwd))
 
     return run
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import run
+from tests.commands import outcome, run
 from tests.harness import (
     PATIENCE_S,
     TARGETS,
@@ -105,10 +105,10 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
 
 
 def test_streams_and_status(builder: Builder) -> None:
-    done = subprocess.run(
-        [*tracelloc_command("--flamegraph", "/dev/null", "--"), builder.c("early"), "-15", "word"],
-        input="line\n", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+    command = tracelloc_command(
+        "--flamegraph", "/dev/null", "--", builder.c("early"), "-15", "word"
+    )
+    done = outcome(*command, input="line\n")
     assert done.stdout == "word\nline\n"
     assert done.returncode == 128 + signal.SIGTERM, done.stderr
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -101,11 +100,7 @@ def test_wheel_works_in_a_clean_environment(wheel: Path, tmp_path: Path, targets
     run("/usr/bin/python3", "-m", "venv", "--system-site-packages", venv)
     run(venv / "bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel, timeout=300)
     target = targets.c("chain")
-    result = subprocess.run(
-        [venv / "bin/tracelloc", "-p", str(target.pid), "--count", "1"],
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    result = outcome(venv / "bin/tracelloc", "-p", target.pid, "--count", 1, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "==> lost 0 events" in result.stdout
 
@@ -122,11 +117,9 @@ def plain(wheel: Path) -> Iterator[Path]:
         place.chmod(0o755)
         shutil.copy(wheel, place)
         run(*AS_NOBODY, "/usr/bin/python3", "-m", "venv", place / "venv")
-        subprocess.run(
-            [*AS_NOBODY, place / "venv/bin/pip", "install", "--quiet", "--no-cache-dir",
-             "--disable-pip-version-check", place / wheel.name, "pytest"],
-            check=True, capture_output=True, timeout=300, cwd=place,
-        )  # fmt: skip
+        install = place / "venv/bin/pip", "install", "--quiet", "--no-cache-dir"
+        words = "--disable-pip-version-check", place / wheel.name, "pytest"
+        run(*AS_NOBODY, *install, *words, timeout=300, cwd=place)
         yield place / "venv/bin"
 
 
@@ -151,10 +144,7 @@ def test_wheel_works_without_bcc(
             command = [*user, plain / "tracelloc"]
             check_all_ways(command, public / "endings", target, is_root=not user)
             (public / "test_it.py").write_text("def test_it(): pass\n")
-            done = subprocess.run(
-                [*user, plain / "python", "-m", "pytest", "--tracelloc", "test_it.py"],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
+            done = outcome(*user, plain / "python", "-m", "pytest", "--tracelloc", "test_it.py")
             assert "memory of 1 test (tracelloc)" in done.stdout, done.stdout + done.stderr
 
 

@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import outcome, run
 from tests.harness import (
     PATIENCE_S,
     PRELOADED,
@@ -119,10 +119,10 @@ def test_executed_by(
         "cat /proc/self/maps | grep -c libtracelloc; true"
     )
     command = [builder.c("executor"), way, "/bin/sh", script]
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    alone = run(*command)
     done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
     assert done.stderr.count(BY_ITSELF) == 2, done.stderr
-    assert done.stdout == alone.stdout
+    assert done.stdout == alone
 
 
 def test_executed_without_the_library(builder: Builder) -> None:
@@ -261,9 +261,7 @@ def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
     program = builder.c("early")
     command = [builder.c("confined"), program, 7]
     if way == "preloaded":
-        words = list(map(str, command))
-        done = subprocess.run(words, env=with_library(), timeout=PATIENCE_S, check=False)
-        assert done.returncode == 7
+        assert outcome(*command, env=with_library()).returncode == 7
         return
     done = run_tracelloc(*QUIET, "--preload", "on", "--", *command, status=7)
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
@@ -429,13 +427,12 @@ def test_locked_memory(builder: Builder, targets: Targets) -> None:
 def test_the_library_needs_nothing() -> None:
     """But what every C library has; and it is small."""
     assert LIBRARY.stat().st_size <= 64 << 10
-    listed = subprocess.run(["nm", "-D", LIBRARY], capture_output=True, text=True, check=True)
-    undefined = [line.split() for line in listed.stdout.splitlines() if " T " not in line]
+    listed = run("nm", "-D", LIBRARY).splitlines()
+    undefined = [line.split() for line in listed if " T " not in line]
     assert [words for words in undefined if words[-2] in "Uw"] == [
         ["w", "dl_iterate_phdr"], ["w", "environ"],
     ]  # fmt: skip
-    needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True)
-    assert "NEEDED" not in needed.stdout
+    assert "NEEDED" not in run("readelf", "-d", LIBRARY)
 
 
 TAKEN = BY_PROBES + "the program has written to tracelloc's part of its memory"

@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 
 import pytest
 
-from tests.harness import LIBRARIES, PATIENCE_S, PRELOADED, Builder, Target, Targets, run_tracelloc
+from tests.commands import outcome
+from tests.harness import LIBRARIES, PRELOADED, Builder, Target, Targets, run_tracelloc
 from tests.integration.test_allocators import PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
@@ -154,8 +154,6 @@ def test_libraries_that_call_past_it_later(builder: Builder, targets: Targets) -
 )
 def test_what_nobody_has(builder: Builder, behind: str, found: str) -> None:
     """Operators are not found, and jemalloc's functions work."""
-    done = subprocess.run(
-        [builder.c("weakly", "-ldl")], env={**os.environ, "LD_PRELOAD": f"{PRELOADED}:{behind}"},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
-    )  # fmt: skip
-    assert (done.stdout, done.stderr) == (f"{found}fails: none\n", "")
+    environment = os.environ | {"LD_PRELOAD": f"{PRELOADED}:{behind}"}
+    done = outcome(builder.c("weakly", "-ldl"), env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{found}fails: none\n", "")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,11 +46,8 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the C module, which any CPython from 3.11 on can load."""
     directory = tmp_path_factory.mktemp("pyframes")
     include = run(PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('include'))").strip()
-    subprocess.run(
-        ["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}",
-         TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so"],
-        check=True, timeout=PATIENCE_S,
-    )  # fmt: skip
+    flags = "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}"
+    run("gcc", *flags, TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so")
     return directory
 
 

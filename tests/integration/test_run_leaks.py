@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.commands import outcome
 from tests.harness import PATIENCE_S, TARGETS, Builder, as_nobody, tracelloc_command
 from tracelloc.show.export.checks import relative_path
 
@@ -347,32 +348,24 @@ def test_filters_of_containers(program: Path, call: int, status: int) -> None:
     command = as_nobody("run", "--leaks", "--", program, "direct")
     at = command.index("-m") - 1
     command[at:at] = [command[at], "-c", FILTERED, str(call)]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
-    )
-    assert done.returncode == status, done.stderr.decode()
-    words = "leaked 200 bytes in 2 blocks" if status == 3 else "(seccomp)"
-    assert words in done.stderr.decode()
+    done = outcome(*command)
+    assert done.returncode == status, done.stderr
+    assert ("leaked 200 bytes in 2 blocks" if status == 3 else "(seccomp)") in done.stderr
 
 
 def test_tracing_without_root(program: Path, public: Path) -> None:
     """Reports and recordings of a program that an ordinary user starts, across an exec."""
     report = public / "report.json"
     command = as_nobody("--json", "--report", report, "--", program, "reachable", "reachable")
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
-    )
+    done = outcome(*command)
     assert done.returncode == 0, done.stderr
     last = json.loads(report.read_text().splitlines()[-1])
     assert (last["live_bytes"], last["live_allocations"]) == (128, 2)
     assert last["lost_events"] == 0
-    messages = done.stderr.decode()
-    assert "without root: only the library reports" in messages
-    assert "executed endings; its live table was reset" in messages
+    assert "without root: only the library reports" in done.stderr
+    assert "executed endings; its live table was reset" in done.stderr
     recording = public / "endings.rec"
     command = as_nobody("record", "-o", recording, "--", program, "fail")
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
-    )
+    done = outcome(*command)
     assert done.returncode == 5
-    assert re.search(rf"recorded \d+ snapshots? in {recording}", done.stderr.decode())
+    assert re.search(rf"recorded \d+ snapshots? in {recording}", done.stderr)

@@ -1,13 +1,13 @@
 """Call chains that are known from the source come out name by name."""
 
-import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Targets, Tracelloc, traced
+from tests.commands import run
+from tests.harness import TARGETS, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -110,11 +110,10 @@ def test_call_frame_information_that_cannot_be_read(
     (tmp_path / "zstandard.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     program = tmp_path / "chain"
-    subprocess.run(
-        ["gcc", "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-pthread",
-         "-fno-asynchronous-unwind-tables", "-fno-optimize-sibling-calls",
-         "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program],
-        check=True, timeout=PATIENCE_S,
+    run(
+        "gcc", "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-pthread",
+        "-fno-asynchronous-unwind-tables", "-fno-optimize-sibling-calls",
+        "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program,
     )  # fmt: skip
     target = targets.start(program)
     tracer = Tracelloc("-p", target.pid, "--json", "--top", 9)
@@ -207,11 +206,9 @@ BUILDS = {
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS.keys())
 def test_other_c_libraries(targets: Targets, tmp_path: Path, build: list[str]) -> None:
     program = tmp_path / "chain"
-    subprocess.run(
-        [*build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer",
-         "-fasynchronous-unwind-tables", "-fno-optimize-sibling-calls",
-         TARGETS / "chain.c", "-o", program],
-        check=True, timeout=PATIENCE_S,
+    run(
+        *build, "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-fasynchronous-unwind-tables",
+        "-fno-optimize-sibling-calls", TARGETS / "chain.c", "-o", program,
     )  # fmt: skip
     stacks, _ = trace_once(targets.start(program))
     names = {size: [frame["symbol"] for frame in stack] for size, stack in stacks.items()}

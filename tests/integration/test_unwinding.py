@@ -325,11 +325,9 @@ def test_generated_code(targets: Targets) -> None:
 def test_go_library(targets: Targets, tmp_path: Path, go_cache: Path) -> None:
     """C called from Go runs on another stack: its own part is whole, and nothing else."""
     library = tmp_path / "libpump.so"
-    subprocess.run(
-        ["go", "build", "-buildmode=c-shared", "-o", library, TARGETS / "pump.go"],
-        env=os.environ | {"GOCACHE": str(go_cache), "GOFLAGS": "", "CGO_ENABLED": "1"},
-        check=True, timeout=2 * PATIENCE_S, cwd=tmp_path,
-    )  # fmt: skip
+    build = "go", "build", "-buildmode=c-shared", "-o", library, TARGETS / "pump.go"
+    variables = {"GOCACHE": str(go_cache), "GOFLAGS": "", "CGO_ENABLED": "1"}
+    run(*build, env=os.environ | variables, timeout=2 * PATIENCE_S, cwd=tmp_path)
     target = targets.c("pumphost", str(library))
     session = attach_to(Process(target.pid), TraceConfig())
     symbolizer = Symbolizer(session.root.space)
