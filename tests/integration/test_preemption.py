@@ -22,7 +22,7 @@ from tracelloc.record.kernel.programs import has_private_stack
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
-# Each pair of values of two options (an orthogonal array of strength 2).
+# Each pair of values of two options (an orthogonal array of strength 2), the extremes among them.
 CONFIGS = {
     f"follow={follow} mmap={mappings} sample={sample} rows={follow == mappings} "
     f"spill={follow == sample}": CaptureConfig(
@@ -30,7 +30,7 @@ CONFIGS = {
         trace_mappings=mappings,
         sample_bytes=4096 if sample else None,
         use_rows=follow == mappings,
-        spill_entries=1 << 10 if follow == sample else 0,
+        spill_entries=CaptureConfig().spill_entries if follow == sample else 0,
     )
     for follow, mappings, sample in itertools.product((False, True), repeat=3)
 }

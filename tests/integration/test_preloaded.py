@@ -214,15 +214,14 @@ def test_libraries_that_call_past_it(
 # No harm.
 
 
-SAMPLES = [
-    pytest.param([], id="all"),
-    pytest.param(["--sample", "1"], marks=pytest.mark.long, id="sampled"),
-]
+SAMPLED = ["--sample", "1"]
 GIVEN_UP = ["strict", "prctl", "seccomp", "threads", "inline", "inline-strict"]
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("way", GIVEN_UP)
+@pytest.mark.parametrize(
+    ("way", "sample"),
+    [*((way, []) for way in GIVEN_UP), ("threads", SAMPLED), ("inline-strict", SAMPLED)],
+)
 def test_system_calls_are_given_up(targets: Targets, way: str, sample: list[str]) -> None:
     """From then on the library makes none, which could end the program: probes take over.
 
@@ -390,8 +389,7 @@ def test_small_files(targets: Targets) -> None:
     assert_equal(*books_traced(traced(target), target, why))
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("when", "sample"), [("before", []), ("after", []), ("after", SAMPLED)])
 def test_little_address_space(targets: Targets, when: str, sample: list[str]) -> None:
     """Where address space is limited, none of it is taken, and there are probes."""
     # What it needs itself finds room, and the library's 220 MiB don't.
