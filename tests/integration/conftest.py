@@ -10,7 +10,7 @@ LONGEST_S = 1800  # The program ends by itself after this time, whatever becomes
 # Modules with tests that take more than fifty seconds each.
 LONGEST = {
     "test_package", "test_documented_commands", "test_run_leaks", "test_readme",
-    "test_recording_week", "test_rights",
+    "test_recording_week", "test_rights", "test_inference_server",
 }  # fmt: skip
 
 

@@ -50,12 +50,12 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_second_time_nothing_is_compiled(cache: Path, compilations: list[str]) -> None:
-    first = CONFIG.compile()
-    assert CONFIG.compile() == first
+    first = SMALL.compile()
+    assert SMALL.compile() == first
     assert len(compilations) == 1
     (file,) = cache.iterdir()
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
-    with closing(Capture(CONFIG, Method.PERF)) as capture:
+    with closing(Capture(SMALL, Method.PERF)) as capture:
         capture.load()
     assert len(compilations) == 1
 
@@ -211,7 +211,7 @@ int do_nothing(struct pt_regs *ctx)
 	return *(int *)PT_REGS_SP(ctx);""")  # fmt: skip
 
     monkeypatch.setattr(probes, "source_text", broken)
-    with closing(Capture(CONFIG, Method.PERF)) as capture:
+    with closing(Capture(SMALL, Method.PERF)) as capture:
         with pytest.raises(
             UnsupportedError, match=r"refused to load .* \(do_nothing: .+\)"
         ) as error:

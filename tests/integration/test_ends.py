@@ -232,14 +232,14 @@ def test_stopped_target(target: Target) -> None:
 
 
 def test_many_stacks_are_written_at_the_end(targets: Targets, tmp_path: Path) -> None:
-    """65,536 of them, one block on each: all are in the file."""
-    target = targets.c("thicket", "16", "1", flags=("-O1", "-fno-optimize-sibling-calls"))
+    """16,384 of them, one block on each: all are in the file."""
+    target = targets.c("thicket", "14", "1", flags=("-O1", "-fno-optimize-sibling-calls"))
     out = tmp_path / "out.folded"
     tracer = Tracelloc("-p", target.pid, "--json", "-o", out)
     done = 0
-    while done < 1 << 16:
+    while done < 1 << 14:
         done += int(target.ask("100"))
-    assert tracer.final_report()["live_stacks"] == 1 << 16
+    assert tracer.final_report()["live_stacks"] == 1 << 14
     lines = out.read_text().splitlines()
-    assert len(lines) == 1 << 16
+    assert len(lines) == 1 << 14
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == tracer.last()["live_bytes"]

@@ -212,9 +212,10 @@ def test_a_file_that_ends_what_reads_it(
     assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
     frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
     assert ("work" in {frame["symbol"] for frame in frames}) == is_whole
-    assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
-    unread = {(f["symbol"], f["reason"]) for f in frames if f["module"] == str(path)}
-    assert (unread == {(None, "its symbols can't be read")}) == (not sections)
+    if not sections:
+        assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
+        unread = {(f["symbol"], f["reason"]) for f in frames if f["module"] == str(path)}
+        assert unread == {(None, "its symbols can't be read")}
 
 
 # Every how many steps, by the way of attaching: of all cases, some in the long run.

@@ -155,7 +155,7 @@ def test_damaged_heaps_have_no_figure_without_a_mark(
     assert not is_marked
     changed = 0
     with open(f"/proc/{target.pid}/mem", "r+b", buffering=0) as memory:
-        for turn in range(100):
+        for turn in range(60):
             place = int(random.choice(places))
             words = [*INTERESTING, place, place + 16, place - 32, place + 4080]
             new = words[random.integers(len(words))]
