@@ -1,10 +1,12 @@
 """The order of these tests, and a program that is watched for minutes beside all of them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Target, Tracelloc, made_once
+from tracelloc.record.kernel.captureconfig import CaptureConfig
 
 LONGEST_S = 1800  # The program ends by itself after this time, whatever becomes of the tests
 # Modules with tests that take more than fifty seconds each.
@@ -35,8 +37,15 @@ def _begin_long_watch(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(scope="session")
-def long_watch(builder: Builder) -> Iterator[Tracelloc]:
+def long_watch(builder: Builder, shared: Path, _probes_compiled_once: None) -> Iterator[Tracelloc]:
     """Reports on ``specimens beside``, a few events a second, since the first test."""
+
+    def compile_probes(out: Path) -> None:
+        CaptureConfig().compile()
+        out.touch()
+
+    # All workers begin with it: one of them compiles the probes.
+    made_once(shared / "compiled", compile_probes)
     with Target([builder.c("specimens"), "beside", str(LONGEST_S)]) as target, Tracelloc(
         "-p", target.pid, "--json", "--interval", "5s", "--top", 10,
     ) as tracer:  # fmt: skip
