@@ -21,7 +21,7 @@ TICK_S = 1.0
 LOOK_S = 5.0
 
 
-def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> Events:
+def events_of(streams: list[Stream], end_s: float) -> Events:
     """All births and deaths between 0 and ``end_s`` in their order; stack id n + 1 is the
     n-th stream's.
     """
@@ -40,7 +40,7 @@ def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> 
     at = 0
     for times, where, size, stack_id, kind in columns:
         rows = events[at : at + len(times)]
-        rows["time_ns"] = (times * NS_PER_S).astype(np.uint64) + np.uint64(start_ns)
+        rows["time_ns"] = (times * NS_PER_S).astype(np.uint64) + np.uint64(START_NS)
         rows["address"] = where
         rows["size_tag"] = size.astype(np.uint64) | np.uint64(kind << EVENT_SIZE_BITS)
         rows["stack_id"] = stack_id
@@ -104,8 +104,6 @@ def looks(
     lost_at_s: float | None = None,
     frees_lost_per_s: float = 0.0,
     sample_bytes: int | None = None,
-    start_ns: int = START_NS,
-    judge: Judge | None = None,
     search: Callable[[float, LiveTable], UnreachableBlocks | None] = lambda *_: None,
     resident: Callable[[float], int] = lambda _: 0,
     collection: tuple[bool, bool] = (False, False),
@@ -119,17 +117,17 @@ def looks(
     ``collection``: whether a garbage collector frees blocks, and moves objects.
     """
     table = LiveTable(stacks, sample_bytes)
-    table.cohorts.begin(start_ns)
-    judge = judge or Judge()
+    table.cohorts.begin(START_NS)
+    judge = Judge()
     ticks = np.arange(TICK_S, end_s + TICK_S / 2, TICK_S)
-    cuts = np.searchsorted(events["time_ns"], (ticks * NS_PER_S).astype(np.uint64) + start_ns)
+    cuts = np.searchsorted(events["time_ns"], (ticks * NS_PER_S).astype(np.uint64) + START_NS)
     before = 0
     for tick, cut in zip(ticks.tolist(), cuts.tolist(), strict=True):
         table.apply(events[before:cut])
         before = cut
         unreachable = search(tick, table)
         if tick % LOOK_S < TICK_S / 2:
-            now_ns = start_ns + int(tick * NS_PER_S)
+            now_ns = START_NS + int(tick * NS_PER_S)
             lost = int(lost_at_s is not None and tick >= lost_at_s)
             lost += round(frees_lost_per_s * tick)
             losses = KnownLosses(lost, lost, address_reuses)
@@ -145,6 +143,27 @@ def looks(
             )
             if findings is not None:
                 yield tick, table, findings
+
+
+def contradictions(findings: Findings, table: LiveTable) -> Iterator[str]:
+    """Figures of suspects that can't be true together."""
+    for suspect in findings.suspects:
+        judged = suspect.judgement
+        since_s = (findings.moment.now_ns - judged.since_ns) / NS_PER_S
+        stacks = [member.stack for member in suspect.members]
+        live = float(table.totals.live_bytes[stacks].sum())
+        if since_s > findings.moment.watched_s + 1e-6:
+            yield "since before tracing began"
+        if judged.rate_bytes_per_min * since_s / 60 > 1.1 * live + 1024:
+            yield "rate x time above the suspect's live bytes"
+        if judged.verdict is Verdict.LEAKING:
+            for name in ("confidence", "survivors", "rate_bytes_per_min"):
+                if getattr(judged, name) <= 0:
+                    yield f"called with no {name}"
+        if abs(sum(m.rate_bytes_per_min for m in suspect.members) - judged.rate_bytes_per_min) > (
+            0.01 * judged.rate_bytes_per_min + 1
+        ):
+            yield "members' rates do not add up"
 
 
 def stacks_of(names: list[str]) -> Stacks:

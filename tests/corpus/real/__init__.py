@@ -1,1 +1,0 @@
-"""Real programs from Debian packages, under load: recorded once, judged as often as needed."""
