@@ -4,8 +4,7 @@ Each mode of ``tests/targets/growers.cpp`` is attached to by the command, some a
 program says how many bytes it has lost, or will keep for ever. ``python -m
 tests.bench.liveverdicts [--seconds S] [--at-once N] [MODE ...]`` prints a table: seconds to the
 first row of a suspect and to the verdict "leaking"; the rate at the end beside the true one of the
-last half; the largest step of the rate from one report to the next after the first minute; and
-most suspects in one report.
+last half.
 """
 
 import argparse
@@ -26,7 +25,6 @@ LEAKS: Final = (
 GROWS: Final = "list", "keys", "string", "jobs"
 CLEAN: Final = "pool", "sessions", "ring", "batch", "cache", "idle"
 _EVERY_S: Final = 5
-_STEADY_S: Final = 60.0  # From then on, rates have a minute behind them
 
 
 @dataclass
@@ -38,23 +36,17 @@ class Course:
     first_s: float | None = None
     called_s: float | None = None
     rate: float = 0.0  # Of all leaks, or else all suspects, in the last report that has any
-    most: int = 0  # Suspects
-    step: float = 1.0
 
     def add(self, report: dict[str, Any]) -> None:
         """Adds the next report."""
         suspects, time_s = report["suspects"], report["elapsed_s"]
-        self.most = max(self.most, len(suspects))
         if not suspects:
             return
         self.first_s = self.first_s or time_s
         leaks = [suspect for suspect in suspects if suspect["verdict"] == "leaking"]
         if leaks:
             self.called_s, suspects = self.called_s or time_s, leaks
-        rate = sum(suspect["rate_bytes_per_min"] for suspect in suspects)
-        if self.rate and time_s > _STEADY_S + _EVERY_S:
-            self.step = max(self.step, rate / self.rate, self.rate / rate)
-        self.rate = rate
+        self.rate = sum(suspect["rate_bytes_per_min"] for suspect in suspects)
 
     def cells(self) -> Iterator[str]:
         """The row of the table."""
@@ -63,8 +55,6 @@ class Course:
             yield "–" if time_s is None else f"{time_s:.0f}"
         yield f"{self.rate / 1024:,.0f}"
         yield f"{self.true_rate / 1024:,.0f}"
-        yield f"{self.step:.2f}"
-        yield str(self.most)
 
 
 def watch(program: Path, mode: str, seconds: float) -> Course:
@@ -96,8 +86,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         program = Builder(Path(directory)).cpp("growers")
         with ThreadPoolExecutor(options.at_once) as pool:
-            print("| program | first row, s | called, s | KiB/min | true | step | suspects |")
-            print("|---|---|---|---|---|---|---|")
+            print("| program | first row, s | called, s | KiB/min | true |")
+            print("|---|---|---|---|---|")
             for course in pool.map(lambda mode: watch(program, mode, options.seconds),
                                    options.modes):  # fmt: skip
                 print(f"| {' | '.join(course.cells())} |", flush=True)

@@ -3,7 +3,7 @@
 Each program of ``tests/targets/pyleaks.py`` is attached to by the command as anybody would, without
 options that matter, and its JSON reports are read for a row of a leak suspect that says what leaks
 and who keeps it, or in which function and line it is allocated. ``python -m tests.bench.pythonleaks
-[PYTHON ...]`` prints a table; a Python with blanks is a command, such as ``chroot /sid python3``.
+[PYTHON ...]`` prints a table.
 """
 
 import json
@@ -118,11 +118,7 @@ def build(directory: Path) -> None:
 
 def begin(python: str, kind: str, directory: Path) -> Watched:
     """Starts a program, and attaches."""
-    words = python.split()
-    inside = directory
-    if words[0] == "chroot":
-        inside = Path("/", directory.relative_to(words[1]))
-    target = Target([*words, inside / "pyleaks.py", kind, inside])
+    target = Target([python, directory / "pyleaks.py", kind, directory])
     command = subprocess.Popen(
         tracelloc_command("-p", target.pid, *_REPORTS, f"{LIMIT_S + 4:.0f}s"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -132,11 +128,9 @@ def begin(python: str, kind: str, directory: Path) -> Watched:
 
 def measure(python: str) -> list[Watched]:
     """All programs under one Python, some at a time."""
-    words = python.split()
-    root = words[1] if words[0] == "chroot" else "/"
     found: list[Watched] = []
     kinds = [*LEAKS, "innocent"]
-    with tempfile.TemporaryDirectory(dir=Path(root, "tmp")) as name:
+    with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
         build(directory)
@@ -155,7 +149,7 @@ def main() -> None:
     is_good = True
     print(f"{'':14} {'leak':14} {'named after':>12}  as")
     for python in sys.argv[1:] or ["/usr/bin/python3"]:
-        version = subprocess.check_output([*python.split(), "--version"], text=True).split()[1]
+        version = subprocess.check_output([python, "--version"], text=True).split()[1]
         for one in measure(python):
             is_in_time = one.named_s is not None and one.named_s <= LIMIT_S
             is_good &= is_in_time if one.kind in LEAKS else one.named_s is None

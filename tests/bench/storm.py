@@ -3,7 +3,6 @@
 Runs ``tests/targets/storm.c``.
 """
 
-import operator
 import shutil
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.bench.allocator import find_allocator
-from tests.bench.frame import Bench, ratio, table, verdict
+from tests.bench.frame import Bench, table, verdict
 from tests.bench.processes import Program, SkippedError, cpu_seconds, program, rss_bytes
 from tests.bench.tools import TOOLS, Tool, Watcher
 from tests.harness import Builder
@@ -43,11 +42,6 @@ CROWDED = Case(2, 12, 50_000)
 # The profiler's share of one core at a million events per second, at most.
 CPU_TARGETS = {CASES[0]: 0.05, CROWDED: 0.12}
 CROWDED_NAMES = ("untraced", "floor", "tracelloc")
-# Cost of one over cost of another, and the bounds for it.
-RATIOS = (
-    ("tracelloc", "floor", operator.le, {CASES[0]: 1.3, CASES[1]: 1.4, CASES[2]: 1.45}),
-    ("bpftrace", "tracelloc", operator.ge, {CASES[0]: 4.9, CASES[1]: 4.9}),
-)
 LABELS = {tool.name: tool.label for tool in TOOLS}
 MIB = 1 << 20
 
@@ -141,7 +135,6 @@ def tables(bench: Bench) -> Iterator[str]:
         found[case] = bench.sample(f"storm: {case.title}", names, one)
     yield from _costs(found)
     yield from _profiler(found)
-    yield from _ratios(found)
 
 
 def _costs(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
@@ -177,19 +170,3 @@ def _profiler(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
     head = ["", "events/s", "CPU", "at a million/s", "at most", "", "RSS", "events lost"]
     title = "The profiler itself (CPU: of one core; events lost: all rounds together)"
     yield from table(title, head, rows)
-
-
-def _ratios(found: dict[Case, dict[str, list[Sample]]]) -> Iterator[str]:
-    rows = []
-    for case, by_tool in found.items():
-        cost = {name: [each.ns_per_pair for each in by_tool[name]] for name in by_tool}
-        for above, below, is_bound, bounds in RATIOS:
-            if above in cost and below in cost:
-                value, bound = ratio(cost[above], cost[below]), bounds.get(case)
-                goal = ["", ""]
-                if bound is not None:
-                    words = "at most" if is_bound is operator.le else "at least"
-                    goal = [f"{words} {bound:g}", verdict(is_bound(value, bound))]
-                rows.append([f"{above} / {below}: {case.title}", f"{value:.2f}", *goal])
-    title = "Ratios of cost (medians of the rounds' ratios)"
-    yield from table(title, ["", "ratio", "target", ""], rows)

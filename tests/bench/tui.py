@@ -44,10 +44,6 @@ VIEWS = {
     "Enter": r"allocated [\d,]+ +freed",
     "1": "allocated in",
 }
-TARGETS = {
-    "refresh_ms": 20.0, "key_to_paint_p95_ms": 50.0, "profiler_cpu_share": 0.25,
-    "view_s": 0.3, "quit_s": 2.0,
-}  # fmt: skip
 
 
 def measure(seconds: float = 6.0) -> dict[str, Any]:
@@ -85,12 +81,7 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
             views_s[key].append(_view_s(terminal, key, mark, look_s))
             if key == "Enter":
                 terminal.press("Escape")
-    terminal.press("8")
-    costs = _costs_ms(terminal)
     lines = terminal.screen()
-    began_s = time.monotonic()
-    terminal.quit()
-    quit_s = time.monotonic() - began_s
     rate = next((m[1] for line in lines if (m := re.search(r"(\S+) events/s", line))), "?")
     lost = next((m[1] for line in lines if (m := re.search(r"lost ([\d,]+)", line))), "?")
     return {
@@ -98,14 +89,9 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
         "blocks": BLOCKS << DEPTH,
         "events_per_s": rate,
         "lost_events": lost,
-        "profiler_cpu_share": shares["allocators"],
-        "profiler_cpu_share_by_view": shares,
-        "refresh_ms": costs["stacks"][0] + costs["stacks"][1],
-        "refresh_worst_ms": costs["stacks"][2],
-        "views_ms": costs,
+        "profiler_cpu_share": shares,
         "view_s": {key: statistics.median(times) for key, times in views_s.items()},
         "view_worst_s": {key: max(times) for key, times in views_s.items()},
-        "quit_s": quit_s,
         "key_to_paint_ms": statistics.median(keys),
         "key_to_paint_p95_ms": statistics.quantiles(keys, n=20)[-1],
     }
@@ -148,16 +134,6 @@ def _key_s(
     terminal.press(key)
     terminal.wait_until(is_there, what)
     return time.monotonic() - began_s
-
-
-def _costs_ms(terminal: Terminal) -> dict[str, tuple[float, float, float]]:
-    """Per view what the log says: worked out and drawn (medians), both at most."""
-    pattern = re.compile(
-        r"(\w+): ([\d.]+) ms to compute in the background, ([\d.]+) ms to draw, ([\d.]+) ms at"
-    )
-    lines = terminal.wait_for(r"flame: .* ms to compute")
-    matches = [match for line in lines if (match := pattern.search(line))]
-    return {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in matches}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How well do verdicts tell leaks from what only looks like one, beside the rules of others?
 
-Usage: python -m tests.bench.verdicts [--seeds N] [--kind programs|held-out|recorded] [NAME...]
+Usage: python -m tests.bench.verdicts [--seeds N]
 
 Prints a line per program (verdict, time to it, rate found and true) and a table of rules:
 precision and recall over all call sites after ten minutes on the programs' own clocks.
@@ -27,7 +27,6 @@ END_S = 600.0
 RANKED_S = 62.5
 # Where some blocks are freed, and where none are. Half a look is allowed for.
 CALLED_S = (182.5, 302.5)
-SUSPECT = {Verdict.LEAKING, Verdict.GROWING}
 OLD_S = 60.0  # Blocks older than this are what memleak's --older shows
 
 
@@ -219,17 +218,10 @@ def judge(case: Case, results: Results) -> Iterator[str]:
         score.sites += len(case.sites - leaking)
 
 
-def cases(kind: str | None, names: list[str], seeds: int) -> Iterator[Case]:
-    groups = {"programs": PROGRAMS, "held-out": HELD_OUT}
-    for group, programs in groups.items():
-        if kind in (None, group):
-            for name, make in programs.items():
-                if not names or name in names:
-                    yield from (generated(make, name, seed) for seed in range(1, seeds + 1))
-    if kind in (None, "recorded"):
-        for path in sorted(FOLDER.glob("*.npz")):
-            if not names or path.stem in names:
-                yield recorded(path.stem)
+def cases(seeds: int) -> Iterator[Case]:
+    for name, make in (PROGRAMS | HELD_OUT).items():
+        yield from (generated(make, name, seed) for seed in range(1, seeds + 1))
+    yield from (recorded(path.stem) for path in sorted(FOLDER.glob("*.npz")))
 
 
 def main() -> None:
@@ -237,14 +229,12 @@ def main() -> None:
         prog="tests.bench.verdicts", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each program (1)")
-    parser.add_argument("--kind", choices=["programs", "held-out", "recorded"])
-    parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     results = Results()
     print(f"{'program':32} {'leak':20} {'verdict':14} {'first':>6} {'called':>7} "
           f"{'found/min':>10} {'true/min':>10}")  # fmt: skip
     print(f"{'':68} {'(s after its onset)':>14}")
-    for case in cases(options.kind, options.names, options.seeds):
+    for case in cases(options.seeds):
         for line in judge(case, results):
             print(line, flush=True)
     if results.ranked:
