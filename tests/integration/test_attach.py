@@ -194,7 +194,7 @@ def test_processes_that_share_the_memory(
     targets: Targets, options: tuple[str, ...], allocations: int, unmatched: int
 ) -> None:
     """Where their allocations are not seen, a warning says what to do."""
-    target = targets.c("sharer")
+    target = targets.c("forker", "share")
     tracer = Tracelloc(
         "-p", target.pid, "--json", "--earlier", "on", "--interval", "0.1s", *options
     )

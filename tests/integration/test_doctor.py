@@ -12,7 +12,7 @@ from tracelloc.command.ways import Finding, FindingState, _rights, diagnosis_lin
 
 @pytest.mark.bpf
 def test_a_process_that_can_be_traced(targets: Targets) -> None:
-    done = run_tracelloc("doctor", "-p", targets.c("manystacks").pid, status=0)
+    done = run_tracelloc("doctor", "-p", targets.c("thicket").pid, status=0)
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tracelloc -p PID traces by probes, tracelloc -- CMD by the ")
     assert any(line.split()[:4] == ["ok", "malloc", "glibc", "in"] for line in lines)

@@ -272,9 +272,9 @@ def test_killed_at_any_step(builder: Builder) -> None:
     ("name", "flags", "arguments", "why"),
     [
         (
-            "confined",
+            "sandbox",
             (),
-            ("{plain}",),
+            ("exec", "{plain}"),
             "it filters its system calls (seccomp)",
         ),
         ("books", ("-static",), (4, 10, 1, 10), "has allocators of its own"),

@@ -266,7 +266,7 @@ def test_what_a_forked_process_still_shares() -> None:
 
 
 def test_threads_that_were_never_joined(targets: Targets) -> None:
-    target = targets.c("neverjoined", flags=("-pthread",))
+    target = targets.c("churn", "unjoined")
     target.ask("start 4")
     await_ended_threads(target.pid)
     account = usage_of(target.pid).account

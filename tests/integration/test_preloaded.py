@@ -388,7 +388,7 @@ def test_system_calls_are_given_up(targets: Targets, way: str, sample: list[str]
 def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
     """A filter that was there before the program began: the library makes none of its calls."""
     program = builder.c("early")
-    command = [builder.c("confined"), program, 7]
+    command = [builder.c("sandbox"), "exec", program, 7]
     if way == "preloaded":
         words = list(map(str, command))
         done = subprocess.run(words, env=with_library(), timeout=PATIENCE_S, check=False)
@@ -593,8 +593,8 @@ def test_little_address_space(targets: Targets, when: str, sample: list[str]) ->
 
 def test_locked_memory(builder: Builder, targets: Targets) -> None:
     """A program that locks its memory does not lock what it shares with tracelloc."""
-    target = armed(targets, "locker")
-    untraced = targets.start(builder.c("locker"))
+    target = armed(targets, "harm", "locker")
+    untraced = targets.start(builder.c("harm"), "locker")
     tracer = traced(target)
     assert said(tracer, BY_ITSELF)
     locked, expected = (int(each.ask("go")) for each in (target, untraced))

@@ -296,7 +296,7 @@ def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
 
 @pytest.mark.parametrize(
     ("compiler", "source"),
-    [("g++ -O2 -fomit-frame-pointer", "thrower.cpp"), ("rustc --edition=2021 -O", "boxes.rs")],
+    [("g++ -O2 -fomit-frame-pointer", "shelves.cpp"), ("rustc --edition=2021 -O", "boxes.rs")],
     ids=["cpp", "rust"],
 )
 def test_compilers(truth: Path, tmp_path: Path, compiler: str, source: str) -> None:

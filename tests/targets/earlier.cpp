@@ -4,16 +4,11 @@
 // the usable bytes that are live; "drop" frees half of all blocks; "lose N" loses
 // circles; "end" ends it.
 #include <malloc.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <atomic>
 #include <vector>
 
-#define NOINLINE __attribute__((noinline))
+#include "command.h"
 
 namespace app {
 struct Circle {
@@ -25,34 +20,24 @@ struct Circle {
 
 static std::atomic<bool> runs{false};
 static std::atomic<int> resting{0};
-static int blocks_each;
 
 struct Shelf {
     std::vector<void *> blocks;
     uint64_t random;
-    uint64_t next()
-    {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        return random;
-    }
     NOINLINE void *make()
     {
-        uint64_t size = 16 + next() % 500;
-        if (next() % 500 == 0)
-            size = 200000;
-        return malloc(size);
+        uint64_t size = 16 + next_random(&random) % 500;
+        return malloc(next_random(&random) % 500 ? size : 200000);
     }
     void replace()
     {
-        size_t at = next() % blocks.size();
-        if (next() % 3 == 0) {
-            blocks[at] = realloc(blocks[at], 16 + next() % 700);
-            return;
+        void *&block = blocks[next_random(&random) % blocks.size()];
+        if (next_random(&random) % 3 == 0) {
+            block = realloc(block, 16 + next_random(&random) % 700);
+        } else {
+            free(block);
+            block = make();
         }
-        free(blocks[at]);
-        blocks[at] = make();
     }
 };
 
@@ -60,24 +45,21 @@ static std::vector<Shelf *> shelves;
 
 static void *work(void *shelf)
 {
-    bool was_running = false;
-    for (;;) {
+    for (bool was_running = false;;) {
         if (!runs) {
-            if (was_running)
-                resting++;
+            resting += was_running;
             was_running = false;
-            struct timespec pause = {0, 1000000};
-            nanosleep(&pause, nullptr);
-            continue;
+            usleep(1000);
+        } else {
+            was_running = true;
+            for (int n = 0; n < 100; n++)
+                ((Shelf *)shelf)->replace();
         }
-        was_running = true;
-        for (int n = 0; n < 100; n++)
-            ((Shelf *)shelf)->replace();
     }
     return nullptr;
 }
 
-static void print_books(void)
+static void tell_books(void)
 {
     unsigned long count = 0, size = 0;
     for (Shelf *shelf : shelves)
@@ -86,7 +68,7 @@ static void print_books(void)
                 count++;
                 size += malloc_usable_size(block);
             }
-    printf("%lu %lu\n", count, size);
+    tell("%lu %lu\n", count, size);
 }
 
 NOINLINE static void lose(int count)
@@ -102,48 +84,43 @@ NOINLINE static void lose(int count)
 int main(int, char **argv)
 {
     int threads = atoi(argv[1]);
-    blocks_each = atoi(argv[2]);
     lose(atoi(argv[3]));
     for (int n = 0; n < threads; n++) {
         Shelf *shelf = new Shelf;
         shelf->random = 88172645463325252ULL + 7919 * n;
-        shelf->blocks.resize(blocks_each);
+        shelf->blocks.resize(atoi(argv[2]));
         for (void *&block : shelf->blocks)
             block = shelf->make();
         shelves.push_back(shelf);
-        pthread_t thread;
-        pthread_create(&thread, nullptr, work, shelf);
+        begin_thread(work, shelf);
     }
-    setvbuf(stdout, nullptr, _IOLBF, 0);
-    puts("ready");
-    char line[32];
-    while (fgets(line, sizeof line, stdin)) {
-        if (!strncmp(line, "run", 3)) {
+    say("ready\n");
+    for (;;) {
+        char line[32];
+        hear(line, sizeof line);
+        if (!strcmp(line, "run")) {
             runs = true;
-            puts("running");
-        } else if (!strncmp(line, "rest", 4)) {
+            say("running\n");
+        } else if (!strcmp(line, "rest")) {
             resting = 0;
             runs = false;
-            while (resting < threads) {
-                struct timespec pause = {0, 1000000};
-                nanosleep(&pause, nullptr);
-            }
-            puts("resting");
+            while (resting < threads)
+                usleep(1000);
+            say("resting\n");
         } else if (!strncmp(line, "lose", 4)) {
             lose(atoi(line + 4));
-            puts("lost");
-        } else if (!strncmp(line, "books", 5)) {
-            print_books();
-        } else if (!strncmp(line, "drop", 4)) {
+            say("lost\n");
+        } else if (!strcmp(line, "books")) {
+            tell_books();
+        } else if (!strcmp(line, "drop")) {
             for (Shelf *shelf : shelves)
                 for (size_t at = 0; at < shelf->blocks.size(); at += 2) {
                     free(shelf->blocks[at]);
                     shelf->blocks[at] = nullptr;
                 }
-            puts("dropped");
+            say("dropped\n");
         } else {
-            break;
+            return 0;
         }
     }
-    return 0;
 }

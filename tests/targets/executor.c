@@ -24,34 +24,30 @@ int main(int n, char **words)
     char **rest = words + 2;
 
     (void)n;
-    if (is(way, "vfork")) {
-        pid_t child = vfork();
-
-        if (!child) {
+    if (is(way, "execl"))
+        execl(program, program, argument, NULL);
+    else if (is(way, "execlp"))
+        execlp(program, program, argument, NULL);
+    else if (is(way, "execle"))
+        execle(program, program, argument, NULL, environ);
+    else if (is(way, "execv"))
+        execv(program, rest);
+    else if (is(way, "execvp"))
+        execvp(program, rest);
+    else if (is(way, "execvpe"))
+        execvpe(program, rest, environ);
+    else if (is(way, "fexecve"))
+        fexecve(open(program, O_RDONLY | O_CLOEXEC), rest, environ);
+    else if (is(way, "syscall"))
+        syscall(SYS_execve, program, rest, environ);
+    else {
+        if (is(way, "vfork") && !vfork()) {
             execve(program, rest, environ);
             _exit(1);
         }
-        waitpid(child, NULL, 0);
-        execve(program, rest, environ);
-    } else if (is(way, "execl")) {
-        execl(program, program, argument, NULL);
-    } else if (is(way, "execlp")) {
-        execlp(program, program, argument, NULL);
-    } else if (is(way, "execle")) {
-        execle(program, program, argument, NULL, environ);
-    } else if (is(way, "execv")) {
-        execv(program, rest);
-    } else if (is(way, "execvp")) {
-        execvp(program, rest);
-    } else if (is(way, "execve")) {
+        wait(NULL);
         execve("/nonexistent", rest, environ);
         execve(program, rest, environ);
-    } else if (is(way, "execvpe")) {
-        execvpe(program, rest, environ);
-    } else if (is(way, "fexecve")) {
-        fexecve(open(program, O_RDONLY | O_CLOEXEC), rest, environ);
-    } else if (is(way, "syscall")) {
-        syscall(SYS_execve, program, rest, environ);
     }
     return 1;
 }

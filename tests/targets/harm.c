@@ -12,8 +12,9 @@
 //   filter          is killed by any system call but those of malloc, write and exit from here on
 //   fixed           maps 64 areas at addresses of its own choice
 //   identity        becomes another user, comes back, and becomes it for good; beside a thread
-//   libraries FILE  3 threads load a library and close it again
 //   lock USER       locks its memory, present and future, as a user by number
+//   locker          at a line it hears, it keeps 100 blocks of 1000 bytes, locks its memory, keeps
+//                   100 more, and answers with how much is locked then, in KiB
 //   profile         counts 50 signals of a profiling timer, whose handler allocates
 //   segv            reads where nothing is
 //   strict          may only read, write and exit from here on
@@ -23,7 +24,6 @@
 //
 // Compiled with INLINE, filter and strict take effect by system call instructions of its own.
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -46,7 +46,6 @@
 
 extern char **environ;
 
-static const char *word;
 static long number;
 
 #ifdef INLINE
@@ -316,21 +315,6 @@ static int identity(void)
     return 0;
 }
 
-static void *reload(void *argument)
-{
-    for (int n = 0; n < 50; n++) {
-        void *library = dlopen(word, RTLD_NOW);
-        void *(*allocate)(size_t);
-
-        if (!library)
-            return NULL;
-        allocate = (void *(*)(size_t))dlsym(library, "plugin_allocate");
-        free(allocate(100 + (size_t)n));
-        dlclose(library);
-    }
-    return argument;
-}
-
 static void *allocate_some(void *argument)
 {
     void *volatile some[50];
@@ -342,17 +326,16 @@ static void *allocate_some(void *argument)
     return argument;
 }
 
-static int run_threads(int count, int rounds, void *(*function)(void *))
+static int threads(void)
 {
     pthread_t all[100];
     int good = 0;
     void *result;
 
-    for (int round = 0; round < rounds; round++) {
-        for (int n = 0; n < count; n++)
-            if (pthread_create(&all[n], NULL, function, all))
-                return 1;
-        for (int n = 0; n < count; n++) {
+    for (int round = 0; round < number; round++) {
+        for (int n = 0; n < 100; n++)
+            all[n] = begin_thread(allocate_some, all);
+        for (int n = 0; n < 100; n++) {
             pthread_join(all[n], &result);
             good += result == all;
         }
@@ -361,26 +344,45 @@ static int run_threads(int count, int rounds, void *(*function)(void *))
     return 0;
 }
 
-static int libraries(void) { return run_threads(3, 1, reload); }
-static int threads(void) { return run_threads(100, (int)number, allocate_some); }
+static long locked(void)
+{
+    static char line[200];
+    long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+
+    while (fgets(line, sizeof(line), status) && sscanf(line, "VmLck: %ld", &kib) < 1)
+        ;
+    return kib;
+}
+
+static void *volatile kept[200];
+
+static int locker(void)
+{
+    wait_for_go();
+    for (int n = 0; n < 200; n++) {
+        if (n == 100 && mlockall(MCL_CURRENT | MCL_FUTURE))
+            return 3;
+        kept[n] = malloc(1000);
+    }
+    tell("%ld\n", locked());
+    wait_for_line();
+    return 0;
+}
 
 static int lock(void)
 {
     // A number that is not 0 has no right to exceed RLIMIT_MEMLOCK.
     int is_user = !setuid((uid_t)number);
     int error = mlockall(MCL_CURRENT | MCL_FUTURE) ? errno : 0;
-    char line[200];
-    long locked_kb = 0;
-    FILE *status;
+    long locked_kb;
     char *block;
 
     churn(20000);
     block = malloc(1 << 20);
     if (block)
         memset(block, 1, 1 << 20);
-    status = fopen("/proc/self/status", "r");
-    while (fgets(line, sizeof(line), status))
-        sscanf(line, "VmLck: %ld", &locked_kb);
+    locked_kb = locked();
     printf("user %d, error %d, block %d, locked %s\n", is_user, error, !!block,
            !locked_kb ? "nothing" : locked_kb > 50000 ? "too much" : "as expected");
     return 0;
@@ -417,14 +419,12 @@ static int segv(void)
 
 static int strict(void)
 {
-    void *volatile held[200];
-
     for (size_t n = 0; n < 200; n++)
-        held[n] = malloc(n);
+        kept[n] = malloc(n);
     if (set_seccomp(SECCOMP_MODE_STRICT, NULL))
         return 1;
     for (size_t n = 0; n < 200; n++)
-        free(held[n]);
+        free(kept[n]);
     churn(100);
     write(1, "strict\n", 7);
     syscall(SYS_exit, 7);
@@ -498,15 +498,14 @@ static const struct {
 } ways[] = {
     {"abort", abort_}, {"blocks", blocks}, {"callbacks", callbacks}, {"contexts", contexts},
     {"descriptors", descriptors}, {"environment", environment}, {"exec", exec}, {"filter", filter},
-    {"fixed", fixed}, {"identity", identity}, {"libraries", libraries}, {"lock", lock},
+    {"fixed", fixed}, {"identity", identity}, {"lock", lock}, {"locker", locker},
     {"profile", profile}, {"segv", segv}, {"strict", strict}, {"threads", threads},
     {"userfault", userfault}, {"vfork", vforks},
 };
 
 int main(int argc, char **argv)
 {
-    word = argc > 2 ? argv[2] : "";
-    number = atol(word);
+    number = argc > 2 ? atol(argv[2]) : 0;
     for (size_t n = 0; n < sizeof(ways) / sizeof(*ways); n++)
         if (!strcmp(argv[1], ways[n].name))
             return ways[n].run();

@@ -1,8 +1,10 @@
-// Much inlined code from the standard library: containers, sorting, strings, lambdas.
+// Much inlined code from the standard library: containers, sorting, strings, lambdas; and exceptions.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -36,8 +38,9 @@ public:
         std::vector<std::string> labels;
         for (const auto &entry : counts)
             labels.push_back(entry.first);
-        std::sort(labels.begin(), labels.end(),
-                  [](const auto &a, const auto &b) { return a.size() < b.size() || a > b; });
+        std::sort(labels.begin(), labels.end(), [](const auto &a, const auto &b) {
+            return a.size() == b.size() ? a > b : a.size() < b.size();
+        });
         return labels;
     }
 
@@ -57,9 +60,25 @@ private:
 
 } // namespace shop
 
+static int descend(shop::Store &store, int depth)
+{
+    try {
+        store.add(depth);
+        if (depth % 3 == 0)
+            throw std::runtime_error(std::string(40, 'x') + std::to_string(depth));
+    } catch (const std::runtime_error &error) {
+        store.add(error.what()[40]);
+    }
+    return depth ? descend(store, depth - 1) + 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     shop::Store store;
+    std::function<int(int)> go = [&](int depth) { return descend(store, depth); };
+
+    for (int turn = 0; turn < 60; turn++)
+        go(turn % 40);
     for (int n = 0; n < argc; n++) {
         store.add(n);
         store.add(n * 1.5);
@@ -67,5 +86,5 @@ int main(int argc, char **argv)
     }
     for (const auto &label : store.sorted())
         std::printf("%s\n", label.c_str());
-    return store.fullest() > 100;
+    return store.fullest() < 100;
 }
