@@ -16,13 +16,14 @@ pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
 # What is started directly.
 HARM = (
-    "abort", "callbacks", "contexts", "descriptors", "environment", "filter", "fixed", "identity",
-    "profile", "segv", "strict", "userfault", "vfork",
+    "abort", "callbacks", "contexts", "descriptors", "environment", "fixed", "identity", "profile",
+    "segv", "userfault", "vfork",
 )  # fmt: skip
 PROGRAMS = {name: f"harm {name}" for name in HARM} | {
     "exceptions": "harm-cpp",
     "exec": "harm exec 7",
-    "filter by an instruction": "harm-inline filter",
+    "filter": "sandbox prctl alone",
+    "filter by an instruction": "sandbox-inline inline alone",
     "libraries": "libraries beside 50 3 plugin.so",
     "lock": "harm lock 0",
     "musl": "threads-musl",
@@ -31,7 +32,8 @@ PROGRAMS = {name: f"harm {name}" for name in HARM} | {
     "setuid": "harm-setuid environment",
     "static": "harm-static callbacks",
     "strace": "strace -f -o trace harm threads 1",
-    "strict by an instruction": "harm-inline strict",
+    "strict": "sandbox strict alone",
+    "strict by an instruction": "sandbox-inline inline-strict alone",
     "thread sanitizer": "harm-tsan threads 1",
     "threads": "harm threads 4",
 }
@@ -115,8 +117,8 @@ with multiprocessing.Pool(2) as pool:
 
 # Exit statuses that are not 0.
 STATUS = {
-    "abort": 128 + 6, "segv": 128 + 11, "killed": 128 + 9, "profile": 3, "strict": 7,
-    "strict by an instruction": 7, "address space for less": 1, "sanitized, leaking": 1, "trap": 9,
+    "abort": 128 + 6, "segv": 128 + 11, "killed": 128 + 9, "profile": 3,
+    "address space for less": 1, "sanitized, leaking": 1, "trap": 9,
 }  # fmt: skip
 
 # Exit status as shells have it, standard output, standard error without tracelloc's messages.
@@ -136,11 +138,12 @@ def programs(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path
     directory = tmp_path_factory.mktemp("programs")
     built = {
         "harm": builder.c("harm", "-ldl"),
-        "harm-inline": builder.c("harm", "-DINLINE", "-ldl"),
         "harm-static": builder.c("harm", "-static", "-Wl,--no-warnings"),
         "harm-tsan": builder.c("harm", "-fsanitize=thread", "-ldl"),
         "libraries": builder.c("libraries", "-ldl"),
         "plugin.so": builder.c("plugin", "-shared", "-fPIC"),
+        "sandbox": builder.c("sandbox"),
+        "sandbox-inline": builder.c("sandbox", "-DINLINE"),
         "sanitized": builder.c("sanitized", "-fsanitize=address"),
         "threads-musl": builder.c("shortlived", compiler="musl-gcc"),
         "threads-musl-static": builder.c("shortlived", "-static", compiler="musl-gcc"),

@@ -1,20 +1,16 @@
 // Starts processes in every way, each of which loses a block of a size of its own. Arguments: the
 // program's own path; or "leak" and a size; or what else to do (see main).
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "command.h"
 
 extern char **environ;
 
 // Overwrites what registers and the stack keep of pointers, on the way back.
-static __attribute__((noinline)) void lose_below(int depth, size_t size)
+NOINLINE static void lose_below(int depth, size_t size)
 {
     volatile char room[4096];
 
@@ -45,7 +41,7 @@ static void fork_beside_threads(void)
     pthread_t threads[3];
 
     for (int n = 0; n < 3; n++)
-        pthread_create(&threads[n], NULL, churn, NULL);
+        threads[n] = begin_thread(churn, NULL);
     for (int n = 0; n < 8; n++)
         if (!fork()) {
             lose(102);
@@ -119,8 +115,7 @@ int main(int count, char **words)
         // Loses a block, then one for each byte of its input.
         do {
             lose(110);
-            puts("lost");
-            fflush(stdout);
+            say("lost\n");
         } while (read(0, &letter, 1) == 1);
     } else {
         start_all(words[1]);

@@ -9,7 +9,6 @@
 //   descriptors     closes all descriptors it could have, and has a child without any
 //   environment     counts its environment and the entries of the auxiliary vector behind it
 //   exec N          executes itself N times, every second time from another thread
-//   filter          is killed by any system call but those of malloc, write and exit from here on
 //   fixed           maps 64 areas at addresses of its own choice
 //   identity        becomes another user, comes back, and becomes it for good; beside a thread
 //   lock USER       locks its memory, present and future, as a user by number
@@ -17,18 +16,13 @@
 //                   100 more, and answers with how much is locked then, in KiB
 //   profile         counts 50 signals of a profiling timer, whose handler allocates
 //   segv            reads where nothing is
-//   strict          may only read, write and exit from here on
 //   threads N       begins N times 100 threads, which allocate
 //   userfault       handles its page faults itself, and allocates while one is pending
 //   vfork           executes /bin/true by vfork and posix_spawn
-//
-// Compiled with INLINE, filter and strict take effect by system call instructions of its own.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -41,40 +35,14 @@
 
 #include "command.h"
 
-#define ALLOWED(number) \
-    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
-
 extern char **environ;
 
 static long number;
-
-#ifdef INLINE
-static long set_seccomp(long mode, void *program)
-{
-    long result;
-
-    __asm__ volatile("movl $157, %%eax\n\tsyscall"
-                     : "=a"(result) : "D"((long)PR_SET_SECCOMP), "S"(mode), "d"(program)
-                     : "rcx", "r11", "memory");
-    return result;
-}
-#else
-#define set_seccomp(mode, program) prctl(PR_SET_SECCOMP, mode, program)
-#endif
 
 static void churn(long count)
 {
     for (long n = 0; n < count; n++)
         free(malloc((size_t)(n % 3000)));
-}
-
-NOINLINE static int deep(int n)
-{
-    char volatile page[4096];
-
-    page[0] = page[4095] = (char)n;
-    free(malloc(10 + (size_t)n));
-    return n ? deep(n - 1) + page[4095] : page[0];
 }
 
 static int abort_(void)
@@ -248,26 +216,6 @@ static int exec(void)
     return 1;
 }
 
-static int filter(void)
-{
-    struct sock_filter steps[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        ALLOWED(SYS_brk), ALLOWED(SYS_mmap), ALLOWED(SYS_munmap), ALLOWED(SYS_write),
-        ALLOWED(SYS_exit_group), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    struct sock_fprog program = {sizeof(steps) / sizeof(*steps), steps};
-
-    churn(100);
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    if (set_seccomp(SECCOMP_MODE_FILTER, &program))
-        return 1;
-    churn(50000);
-    deep(400);
-    write(1, "filtered\n", 9);
-    syscall(SYS_exit_group, 0);
-    return 1;
-}
-
 static int fixed(void)
 {
     int same = 0;
@@ -417,20 +365,6 @@ static int segv(void)
     return *(volatile int *)8;
 }
 
-static int strict(void)
-{
-    for (size_t n = 0; n < 200; n++)
-        kept[n] = malloc(n);
-    if (set_seccomp(SECCOMP_MODE_STRICT, NULL))
-        return 1;
-    for (size_t n = 0; n < 200; n++)
-        free(kept[n]);
-    churn(100);
-    write(1, "strict\n", 7);
-    syscall(SYS_exit, 7);
-    return 1;
-}
-
 static void *handle_faults(void *descriptor)
 {
     static char zeros[4096];
@@ -497,9 +431,9 @@ static const struct {
     int (*run)(void);
 } ways[] = {
     {"abort", abort_}, {"blocks", blocks}, {"callbacks", callbacks}, {"contexts", contexts},
-    {"descriptors", descriptors}, {"environment", environment}, {"exec", exec}, {"filter", filter},
+    {"descriptors", descriptors}, {"environment", environment}, {"exec", exec},
     {"fixed", fixed}, {"identity", identity}, {"lock", lock}, {"locker", locker},
-    {"profile", profile}, {"segv", segv}, {"strict", strict}, {"threads", threads},
+    {"profile", profile}, {"segv", segv}, {"threads", threads},
     {"userfault", userfault}, {"vfork", vforks},
 };
 

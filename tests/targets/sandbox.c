@@ -1,14 +1,15 @@
 // Gives up system calls, seccomp(2).
 //
-//   sandbox WAY
+//   sandbox WAY [alone]
 //
-// Says "ready". At the next line it keeps a block and gives up all but reading and writing (strict),
-// or those that libtracelloc.so may make and malloc does not, by one function or another (prctl,
+// Says "ready". At the next line (alone: at once) it keeps a block and gives up all but reading and
+// writing (strict), or all that malloc does not make either, by one function or another (prctl,
 // seccomp), for all threads while another one allocates (threads), or by instructions of its own
-// (inline, inline-strict; if compiled with INLINE). It keeps 10 blocks of 1000 bytes on another stack then (not strict), 10
-// of 100 bytes where its stack has not been before, frees 100,000 others, and answers "done".
+// (inline, inline-strict; if compiled with INLINE). It keeps 10 blocks of 1000 bytes on another stack
+// then (not strict), 10 of 100 bytes where its stack has not been before, frees 100,000 others, and
+// answers "done".
 //
-//   sandbox exec PROGRAM ARGUMENT…    gives them up at once, and executes a program
+//   sandbox exec PROGRAM ARGUMENT…    executes a program without those that it need not make
 #define _GNU_SOURCE
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -22,17 +23,22 @@
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), \
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
 
-#define FILTER(...) \
-    { \
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)), \
-        REFUSED(SYS_process_vm_readv), REFUSED(SYS_nanosleep), REFUSED(SYS_rt_sigprocmask), \
-        REFUSED(SYS_gettid), REFUSED(SYS_mremap), REFUSED(SYS_membarrier), \
-        REFUSED(SYS_memfd_create), REFUSED(SYS_getpid), __VA_ARGS__, \
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW), \
-    }
-static struct sock_filter steps[] = FILTER(REFUSED(SYS_clock_nanosleep), REFUSED(SYS_access));
-static struct sock_filter before[] =
-    FILTER(REFUSED(SYS_ftruncate), REFUSED(SYS_madvise), REFUSED(SYS_fcntl));
+#define ALLOWED(number) \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+static struct sock_filter steps[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    ALLOWED(SYS_brk), ALLOWED(SYS_mmap), ALLOWED(SYS_munmap), ALLOWED(SYS_mprotect),
+    ALLOWED(SYS_futex), ALLOWED(SYS_read), ALLOWED(SYS_write), ALLOWED(SYS_exit_group),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+};
+static struct sock_filter before[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    REFUSED(SYS_process_vm_readv), REFUSED(SYS_nanosleep), REFUSED(SYS_rt_sigprocmask),
+    REFUSED(SYS_gettid), REFUSED(SYS_mremap), REFUSED(SYS_membarrier), REFUSED(SYS_memfd_create),
+    REFUSED(SYS_ftruncate), REFUSED(SYS_madvise), REFUSED(SYS_getpid), REFUSED(SYS_fcntl),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+};
 static struct sock_fprog program = {sizeof(steps) / sizeof(*steps), steps};
 static char stack[1 << 16] __attribute__((aligned(16)));
 static void *volatile kept[100];
@@ -87,17 +93,19 @@ static void elsewhere(void)
 
 int main(int n, char **words)
 {
-    const char *way = words[n - 1];
+    const char *way = n > 1 ? words[1] : "";
+    int is_alone = n > 2;
     int is_strict = !!strstr(way, "strict"), is_shared = !strcmp(way, "threads");
 
-    if (n > 2) {
+    if (!strcmp(way, "exec")) {
         program = (struct sock_fprog){sizeof(before) / sizeof(*before), before};
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) ? 3 :
                execv(words[2], words + 2);
     }
     say("ready\n");
-    wait_for_line();
+    if (!is_alone)
+        wait_for_line();
     kept[0] = malloc(100);
     if (is_shared)
         begin_thread(allocate, NULL);
@@ -123,6 +131,8 @@ int main(int n, char **words)
     deep(1);
     for (int i = 0; i < 100000; i++)
         free(malloc(300));
-    finish();
+    say("done\n");
+    if (!is_alone)
+        wait_for_line();
     syscall(is_strict ? SYS_exit : SYS_exit_group, 0);
 }
