@@ -1,5 +1,6 @@
 """``import tracelloc``: exact figures of a process that is traced by the functions."""
 
+import json
 import sys
 from dataclasses import fields
 
@@ -14,18 +15,18 @@ RECORDING = DATA / "recordings" / "v2.rec"
 
 @pytest.mark.bpf
 def test_attach(targets: Targets) -> None:
-    target = targets.c("hoard", 1, flags=("-pthread",))
+    target = targets.c("lineage")
     with tracelloc.attach(target.pid, "--earlier", "off") as trace:
-        size, count = map(int, target.ask("grow").split())
+        count, size = json.loads(target.ask("alloc 1000 123"))
         wait_until(lambda: trace.snapshot.live_bytes == size)
         (stack,) = trace.stacks
         assert (stack.bytes, stack.allocations) == (size, count)
         # Names are looked up in the background.
-        wait_until(lambda: "take" in [frame.symbol for frame in trace.stacks[0].stack.frames])
+        wait_until(lambda: "keep" in [frame.symbol for frame in trace.stacks[0].stack.frames])
         assert trace.losses.events == 0
         assert trace.memory is not None
         assert trace.suspects == []
-    assert target.ask("clear") == "0 0", "it runs on"
+    assert target.ask("free 990") == "[10, 1230]", "it runs on"
     lost = tracelloc.leaks(target.pid)
     assert lost.lost.count == 0
     assert lost.in_use.count > 0

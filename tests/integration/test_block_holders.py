@@ -273,13 +273,13 @@ def test_without_the_right_to_use_bpf(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("where", "path"),
-    [("", r"head \(movinghead.c:9\) → [\d,]+ blocks of 72 B"),
+    [("", r"head \(movinghead.cpp:12\) → [\d,]+ blocks of 72 B"),
      ("thread", r"own_head \(movinghead-\w+, thread-local of thread N\) → [\d,]+ blocks of 72 B"),
-     ("block", r"owner \(movinghead.c:11\) → block of 904 B → [\d,]+ blocks of 72 B")],
+     ("block", r"owner \(movinghead.cpp:14\) → block of 904 B → [\d,]+ blocks of 72 B")],
 )  # fmt: skip
 def test_a_list_whose_head_moves(targets: Targets, where: str, path: str) -> None:
     """It points to a node that the walk of the heap has not seen."""
-    with closing(HolderFinder(Process(targets.c("movinghead", where).pid))) as finder:
+    with closing(HolderFinder(Process(targets.cpp("movinghead", where).pid))) as finder:
         for _ in range(3):
             found = finder.top(3)
             first = found.keepers[0]
@@ -294,7 +294,7 @@ def test_a_list_whose_head_moves(targets: Targets, where: str, path: str) -> Non
 
 def test_a_map_that_grows_meanwhile(targets: Targets) -> None:
     """Blocks that are newer than the walk, and the malloc library's data, share nothing."""
-    target = targets.cpp("movingmap")
+    target = targets.cpp("movinghead", "map")
     counts = []
     with closing(HolderFinder(Process(target.pid))) as finder:
         for _ in range(3):

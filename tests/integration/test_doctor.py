@@ -21,7 +21,7 @@ def test_a_process_that_can_be_traced(targets: Targets) -> None:
 
 @pytest.mark.bpf
 def test_probes_of_another_tool_are_found(targets: Targets) -> None:
-    target = targets.c("hoard", 1)
+    target = targets.c("lineage")
     words = "another tool has probes or breakpoints there: "
     assert words not in run_tracelloc("doctor", "-p", target.pid).stdout
     other = Tracelloc("-p", target.pid, "--text")

@@ -388,7 +388,7 @@ TARGETS_THAT_LEAK = {
 }
 # The other targets of this project that end at the end of their input.
 CLEAN_TARGETS = (
-    "chain", "forks", "hoard", "leaderless", "libraries", "lineage", "lost", "mapper",
+    "chain", "forks", "leaderless", "libraries", "lineage", "lost", "mapper",
     "pagedout", "plain", "pool", "relay", "reporter", "reserve", "sandbox", "shapes",
     "shortlived", "twins", "usable", "weakly",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-// Programs that a profiler could harm, each in a way of its own. None waits to be traced.
+// Programs that a profiler could harm, each in a way of its own. None but locker waits to be traced.
 //
 //   harm WAY [NUMBER]
 //

@@ -8,7 +8,6 @@
 //   load PATH: opens a library, whose malloc and free serve from here on
 //   exec PATH: becomes that program
 //   fork: makes a child that waits to be killed, and answers with its PID
-//   pairs N: N pairs of malloc and free; answers with the nanoseconds they took
 #include "command.h"
 
 #include <dlfcn.h>
@@ -58,15 +57,6 @@ __attribute__((noinline)) void drop(void)
         release(blocks[--kept]);
 }
 
-static long long pairs(long count)
-{
-    long long begin_ns = now_ns();
-
-    while (count--)
-        free(malloc(48));
-    return now_ns() - begin_ns;
-}
-
 static void *obey(void *predecessor)
 {
     char line[256], answer[64];
@@ -103,8 +93,6 @@ static void *obey(void *predecessor)
                 for (;;)
                     pause();
             snprintf(answer, sizeof(answer), "%d\n", child);
-        } else if (!strncmp(line, "pairs ", 6)) {
-            snprintf(answer, sizeof(answer), "%lld\n", pairs(atol(line + 6)));
         }
         say(answer);
     }

@@ -282,17 +282,6 @@ def reuse():
         del globals()[f"f{number}"]
 
 
-def fork():
-    ends = os.pipe()
-    child = os.fork()
-    if not child:
-        leak()
-        os.write(ends[1], json.dumps(pyframes.truth[-1]).encode())
-        os.read(0, 1)
-        os._exit(0)
-    print(json.dumps([child, json.loads(os.read(ends[0], 1 << 16))]), flush=True)
-
-
 names = [""]
 
 
@@ -313,8 +302,8 @@ def short():
 
 print("ready", flush=True)
 for line in iter(sys.stdin.readline, ""):
-    if line.strip() in ("fork", "short"):
-        globals()[line.strip()]()
+    if line == "short\n":
+        short()
         continue
     done = len(pyframes.truth)
     globals()[line.strip()]()

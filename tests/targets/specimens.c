@@ -11,26 +11,22 @@ enum { STEPS_PER_S = 10, PENDING = 1 << 16 };
 
 static double now_s;
 static uint64_t seed = 88172645463325252ULL; // chance is always the same
+static struct {
+    void *block;
+    double due_s;
+} pending[PENDING];
+static int n_pending;
 
 static double chance(void)
 {
     return (double)(next_random(&seed) >> 11) / 9007199254740992.0;
 }
 
-// How many events of this rate fall into one step.
-static int events(double per_s)
+// Whether an event of this rate falls into this step.
+static int happens(double per_s)
 {
-    double expected = per_s / STEPS_PER_S;
-    int count = (int)expected;
-
-    return count + (chance() < expected - count);
+    return chance() < per_s / STEPS_PER_S;
 }
-
-static struct {
-    void *block;
-    double due_s;
-} pending[PENDING];
-static int n_pending;
 
 static void free_at(void *block, double due_s)
 {
@@ -42,14 +38,11 @@ static void free_at(void *block, double due_s)
 
 static void free_what_is_due(void)
 {
-    for (int n = 0; n < n_pending;) {
+    for (int n = n_pending - 1; n >= 0; n--)
         if (pending[n].due_s <= now_s) {
             free(pending[n].block);
             pending[n] = pending[--n_pending];
-        } else {
-            n++;
         }
-    }
 }
 
 NOINLINE static void read_tables(void)
@@ -80,26 +73,10 @@ NOINLINE static void remember_name(void)
     *name = malloc(100 + (size_t)(chance() * 300));
 }
 
-static void background(void)
-{
-    for (int n = events(1.5); n > 0; n--)
-        handle_request();
-    for (int n = events(0.4); n > 0; n--)
-        open_session();
-    for (int n = events(0.6); n > 0; n--)
-        remember_name();
-}
-
 NOINLINE static void leak_request(void)
 {
     if (!malloc(160))
         abort();
-}
-
-static void steady(void)
-{
-    for (int n = events(2); n > 0; n--)
-        leak_request();
 }
 
 NOINLINE static void leak_page(int forget)
@@ -120,37 +97,40 @@ NOINLINE static void cache_page(void)
     next = (next + 1) % (sizeof(pages) / sizeof(*pages));
 }
 
-static void beside(void)
+static void step(int is_steady)
 {
     static unsigned made;
 
-    leak_page(made++ % 5 == 0);
-    cache_page();
-}
-
-static void sleep_until(struct timespec start, double real_s)
-{
-    long ns = start.tv_nsec + (long)((real_s - (long)real_s) * 1e9);
-
-    start.tv_sec += (long)real_s + ns / 1000000000;
-    start.tv_nsec = ns % 1000000000;
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &start, NULL);
+    if (happens(1.5))
+        handle_request();
+    if (happens(0.4))
+        open_session();
+    if (happens(0.6))
+        remember_name();
+    if (!is_steady) {
+        leak_page(made++ % 5 == 0);
+        cache_page();
+    } else if (happens(2)) {
+        leak_request();
+    }
 }
 
 int main(int argc, char **argv)
 {
     double speed = argc > 3 ? atof(argv[3]) : 1;
-    void (*step_of_mode)(void) = strcmp(argv[1], "steady") ? beside : steady;
-    struct timespec start;
+    long long begun_ns;
 
     wait_for_go();
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    begun_ns = now_ns();
     read_tables();
-    for (long step = 1; step <= atol(argv[2]) * STEPS_PER_S; step++) {
-        now_s = (double)step / STEPS_PER_S;
-        sleep_until(start, now_s / speed);
-        background();
-        step_of_mode();
+    for (long n = 1; n <= atol(argv[2]) * STEPS_PER_S; n++) {
+        long long left_ns;
+
+        now_s = (double)n / STEPS_PER_S;
+        left_ns = begun_ns + (long long)(now_s / speed * 1e9) - now_ns();
+        if (left_ns > 0)
+            usleep((useconds_t)(left_ns / 1000));
+        step(!strcmp(argv[1], "steady"));
         free_what_is_due();
     }
     finish();
