@@ -1,20 +1,19 @@
-"""Asks ``tracelloc mcp`` about twelve leaking programs, in the order that its manual recommends.
+"""Asks the tools of ``tracelloc mcp`` about twelve leaking programs, as its manual recommends.
 
 Each must lead to the right file and line, in at most 6 calls and 8 KB of answers:
 
     python -m tests.bench.agents
 """
 
-import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from tests.harness import TARGETS, Builder
+from tracelloc.command.agenttools import AgentTools, ToolError
 
 MOST_CALLS: Final = 6
 MOST_BYTES: Final = 8192
@@ -63,38 +62,21 @@ int main() {
 HELPERS: Final = ("allocate", "make")
 
 
-class Client:
-    """A scripted agent: a server, and what it has cost so far."""
+class Client(AgentTools):
+    """A scripted agent, and what it has cost so far."""
 
     def __init__(self, *allowed: object) -> None:
-        options = [word for name in allowed for word in ("--allow-trace", str(name))]
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tracelloc", "mcp", *options],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        super().__init__([str(name) for name in allowed])
         self.calls = self.bytes = 0
-        self._number = 0
-        self.request("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={})
-
-    def request(self, method: str, **params: Any) -> dict[str, Any]:
-        self._number += 1
-        message = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        self._server.stdin.write(json.dumps(message).encode() + b"\n")
-        self._server.stdin.flush()
-        answer = json.loads(self._server.stdout.readline())
-        assert answer["id"] == self._number
-        return dict(answer["result"])
 
     def ask(self, tool: str, **arguments: Any) -> str:
-        result = self.request("tools/call", name=tool, arguments=arguments)
-        text = str(result["content"][0]["text"])
+        try:
+            text = self.call(tool, arguments)
+        except ToolError as error:
+            text = str(error)
         self.calls += 1
         self.bytes += len(text.encode())
         return text
-
-    def close(self) -> None:
-        self._server.stdin.close()
-        self._server.wait(20)
 
 
 def own_line(text: str) -> tuple[str, str, int]:
@@ -147,11 +129,13 @@ def main() -> None:
             command = ["g++", "-O1", "-g", "-fno-builtin", "-o", str(compiled), str(source)]
             subprocess.run(command, check=True, timeout=60)
             with subprocess.Popen([compiled]) as server:
-                client = Client(server.pid)
-                time.sleep(0.5)
-                listing = ask_about_running(client, server.pid)
-                client.close()
-                server.kill()
+                try:
+                    client = Client(server.pid)
+                    time.sleep(0.5)
+                    listing = ask_about_running(client, server.pid)
+                    client.close()
+                finally:
+                    server.kill()
             check(source.stem, client, "leaks here" in marked(listing))
 
 

@@ -186,15 +186,10 @@ static void work(long number)
 
 static void say_books(void)
 {
-    static char line[4096];
-    int used = snprintf(line, sizeof(line), "{");
-
     for (int site = 0; site < SITES; site++)
-        used += snprintf(line + used, sizeof(line) - (size_t)used, "%s\"%s\":[%ld,%ld]",
-                         site ? "," : "", site_names[site], books[site].count,
-                         books[site].bytes);
-    snprintf(line + used, sizeof(line) - (size_t)used, "}\n");
-    say(line);
+        tell("%s\"%s\":[%ld,%ld]", site ? "," : "{", site_names[site], books[site].count,
+             books[site].bytes);
+    say("}\n");
 }
 
 int main(int argc, char **argv)

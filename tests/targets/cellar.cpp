@@ -1,6 +1,4 @@
 // A pool whose functions throw when it is full: exceptions pass through what is traced.
-#include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
 
 extern "C" {
@@ -41,17 +39,13 @@ NOINLINE static void take_until_full(Cellar &cellar, std::size_t size)
 
 int main()
 {
-    char line[128];
-
     say("ready\n");
     for (;;) {
-        hear(line, sizeof(line));
+        wait_for_line();
         Cellar cellar{memory, memory + sizeof(memory)};
         blocks = bytes = 0;
         for (std::size_t size : {1000, 3000, 200, 70, 5, 900, 1})
             take_until_full(cellar, size);
-        std::snprintf(line, sizeof(line), "{\"blocks\":%ld,\"bytes\":%ld,\"caught\":%ld}\n", blocks,
-                      bytes, caught);
-        say(line);
+        tell("{\"blocks\":%ld,\"bytes\":%ld,\"caught\":%ld}\n", blocks, bytes, caught);
     }
 }

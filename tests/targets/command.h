@@ -74,17 +74,12 @@ static inline void wait_for_go(void)
     wait_for_line();
 }
 
-static inline long long time_ns(clockid_t clock)
+static inline long long now_ns(void)
 {
     struct timespec now;
 
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
-static inline long long now_ns(void)
-{
-    return time_ns(CLOCK_MONOTONIC);
 }
 
 static inline uint64_t next_random(uint64_t *state)

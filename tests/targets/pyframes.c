@@ -3,13 +3,12 @@
  *
  *   mark(size)      allocates a block and never frees it; (name, file, line) of each frame at
  *                   that moment, innermost first, are added to the list `truth` as
- *                   (size, frames, what faulthandler writes)
+ *                   (size, frames)
  *   call(f, x)      calls f(x) from C
  */
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static PyObject *truth;
 
@@ -32,34 +31,11 @@ static PyObject *describe(PyObject *frame)
 	return Py_BuildValue("NNN", name, file, line);
 }
 
-/* What faulthandler writes of this thread: names, files and lines, up to 100 frames. */
-static PyObject *dump(void)
-{
-	PyObject *module = PyImport_ImportModule("faulthandler");
-	PyObject *function = attribute(module, "dump_traceback");
-	PyObject *done, *text;
-	char buffer[1 << 15];
-	int ends[2];
-	ssize_t count;
-
-	if (pipe(ends))
-		return PyErr_SetFromErrno(PyExc_OSError);
-	done = PyObject_CallFunction(function, "ii", ends[1], 0);
-	close(ends[1]);
-	count = read(ends[0], buffer, sizeof(buffer));
-	close(ends[0]);
-	text = PyUnicode_DecodeUTF8(buffer, count, "replace");
-	Py_XDECREF(done);
-	Py_DECREF(function);
-	return text;
-}
-
 static PyObject *mark(PyObject *self, PyObject *size)
 {
 	void *volatile block = malloc(PyLong_AsSize_t(size));
 	PyObject *frames = PyList_New(0);
 	PyObject *frame = (PyObject *)PyEval_GetFrame();
-	PyObject *text = dump();
 
 	(void)self;
 	(void)block;
@@ -72,7 +48,7 @@ static PyObject *mark(PyObject *self, PyObject *size)
 		frame = attribute(frame, "f_back");
 	}
 	Py_XDECREF(frame);
-	PyList_Append(truth, Py_BuildValue("ONN", size, frames, text));
+	PyList_Append(truth, Py_BuildValue("ON", size, frames));
 	if (PyErr_Occurred())
 		return NULL;
 	Py_RETURN_NONE;

@@ -52,18 +52,13 @@ static void *work(void *result)
 
 int main(void)
 {
-    char line[64], answer[64];
-
     free(malloc(1));
     say("ready\n");
     for (;;) {
         long most = 0;
-        pthread_t thread;
 
-        hear(line, sizeof(line));
-        pthread_create(&thread, NULL, work, &most);
-        pthread_join(thread, NULL);
-        sprintf(answer, "%ld\n", most);
-        say(answer);
+        wait_for_line();
+        pthread_join(begin_thread(work, &most), NULL);
+        tell("%ld\n", most);
     }
 }

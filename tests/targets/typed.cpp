@@ -1,13 +1,12 @@
 // Allocates blocks of known C++ types, then waits. Arguments: how many of each.
-#include <cstdio>
-#include <cstdlib>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <unistd.h>
 #include <unordered_map>
 #include <vector>
+
+#include "command.h"
 
 namespace shop {
 struct Item {
@@ -32,7 +31,7 @@ static std::vector<std::shared_ptr<shop::Item>> shared;
 static shop::Session **sessions;
 static shop::Plain **plain;
 
-static __attribute__((noinline)) void fill(int count) {
+NOINLINE static void fill(int count) {
     items.reserve(count);
     words.reserve(count);
     owned.reserve(count);
@@ -53,14 +52,8 @@ int main(int, char **argv) {
     int count = atoi(argv[1]);
     sessions = (shop::Session **)calloc(count, sizeof(void *));
     plain = (shop::Plain **)calloc(count, sizeof(void *));
-    char line[16];
-    puts("ready");
-    fflush(stdout);
-    if (!fgets(line, sizeof line, stdin))
-        return 1;
+    wait_for_go();
     fill(count);
-    puts("done");
-    fflush(stdout);
-    fgets(line, sizeof line, stdin);
+    finish();
     return 0;
 }

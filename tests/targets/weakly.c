@@ -4,10 +4,8 @@
 //            program knows since its start (weak symbols)
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "command.h"
 
 #define WEAK __attribute__((weak))
 
@@ -16,9 +14,7 @@ WEAK void *rallocx(void *block, size_t size, int flags);
 WEAK size_t xallocx(void *block, size_t size, size_t extra, int flags);
 WEAK void sdallocx(void *block, size_t size, int flags);
 
-static const char *const names[] = {
-    "_Znwm", "_ZdlPv", "__cxa_allocate_exception",
-};
+static const char *const names[] = {"_Znwm", "_ZdlPv", "__cxa_allocate_exception"};
 
 static int is_aligned(const void *block, size_t alignment)
 {
