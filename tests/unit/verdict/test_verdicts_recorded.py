@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.realverdicts import contradictions
 from tests.corpus.recorded import FOLDER, Recording
-from tests.corpus.replay import START_NS, events_of, looks, stacks_of, watch
+from tests.corpus.replay import contradictions, events_of, looks, stacks_of, watch
 from tests.corpus.streams import NEVER, Stream, every, kept
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.stacks import StackFlag
@@ -101,7 +100,7 @@ def test_what_is_no_rate_or_not_judged() -> None:
     assert not stack_judgement(seen.findings, 1).never_freed
     # Leaks that become faster: rate x time is what has leaked since the onset.
     sites = {"leak": leak(4.0, 100) + leak(1.0, 100, 150.0)}
-    events = events_of(list(sites.values()), END_S, START_NS)
+    events = events_of(list(sites.values()), END_S)
     for _, table, found in looks(events, stacks_of(list(sites)), END_S):
         assert not list(contradictions(found, table))
     # Nothing but the id is known: it may be any call site.
