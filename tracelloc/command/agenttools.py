@@ -40,7 +40,8 @@ _SOURCE_BYTES: Final = 4 << 20
 _OPERANDS: Final = "file!", "before!", "after!", "what"
 # How many files commands read, after their names: figures of others may lie
 _READ_FILES: Final = {"report": 1, "diff": 2}
-_BLOCKS: Final = re.compile(r"(?ms)^==> [\d,]+ top allocations out .*?(?=^==>)")
+# Blocks whose call stack stands elsewhere; the first one of a stack has its lines of source.
+_BLOCKS: Final = re.compile(r"(?m)^    0x[0-9a-f]{16}: .* old\), in .*\n")
 _VERDICT: Final = "leaks are called after about a minute: trace with seconds=60 while it works"
 _NAMED: Final = re.compile(r"\(([^()\s:]+):(\d{1,9})\)")  # Source lines in the text of a command
 _REST: Final = re.compile(r"\[more: read_more reference=(\d{1,9}) offset=(\d{1,9})\]\Z")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tracelloc.command.agenttools import ANSWER_BYTES, TOOLS, AgentTools, ToolError
+from tracelloc.command.agenttools import ANSWER_BYTES, TOOLS, AgentTools, ToolError, structured
 from tracelloc.command.cli import main
 from tracelloc.command.mcpserver import serve
 
@@ -108,15 +108,15 @@ def test_long_answers_and_traces(tools: QuietTools) -> None:
     assert seen == whole
     with pytest.raises(ToolError, match="not kept any more"):
         tools.call("read_more", {"reference": 9, "offset": 0})
-    # The largest single blocks say nothing that the stacks do not.
-    block, stack = (
-        "==> 2 top allocations out of 1,234 for a total of 9 B\n    0x10: 9 B\n",
-        "==> 1 top",
-    )
+    # Of the largest blocks, those stay whose stacks stand only there.
+    block = "    0x0000000000000010: 9 B (3.2 s old)"
+    first = f"==> 2 top allocations out of 9 for a total of 9 B\n{block}\n    main+0x1 (/a.c:3)\n"
+    stack = "==> 1 top allocators\n     0: 9 B in 2 allocations, growing, in main (a.c:3)\n"
     for suspect in ("pid=42 suspect=leaking\n", ""):
-        tools = QuietTools("42", output=f"{suspect}{block}{stack} allocators\n")
+        tools = QuietTools("42", output=f"{suspect}{first}{block}, in main (a.c:3)\n{stack}")
         text = tools.call("trace", {"pid": 42, "confirm": True})
-        assert text.endswith(f".rec\n{suspect}{stack} allocators\n")
+        assert text.endswith(f".rec\n{suspect}{first}{stack}")
+        assert structured(text)["places"][0] == {"file": "/a.c", "line": 3}
         assert text.startswith("recording: " if suspect else "no suspect yet: leaks are called")
         tools.close()
 
