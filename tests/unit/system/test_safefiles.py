@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import outcome
+from tests.harness import DATA
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
+from tracelloc.record.kernel.compiler import CompiledProbes
+from tracelloc.record.kernel.precompiled import _Cache
 from tracelloc.show.export.outputfile import OutputFile
+from tracelloc.show.filters.files import append_rules
+from tracelloc.show.filters.rules import Rule
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.system.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
 from tracelloc.system.safefiles.writing import (
@@ -299,6 +306,36 @@ def test_a_cache_that_leads_elsewhere(place: Path) -> None:
     assert good.recall("third", 100) == b"third"
 
 
+def test_the_cache_of_a_careless_environment(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root with another user's XDG_CACHE_HOME, as ``sudo -E`` and ``su`` leave it."""
+    target = place / "own/precious"
+    target.mkdir()
+    for number in range(20):
+        (target / str(number)).write_bytes(SECRET)
+    own = place / "alice/.cache/tracelloc"
+    own.mkdir(parents=True)
+    os.chown(own, *ALICE)
+    os.chown(own.parent, *ALICE)
+    link(own / "probes", target, ALICE)
+    monkeypatch.setattr("tracelloc.system.invoker._ROOTS_CACHE", place / "own/cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own.parent))
+    cache, probes = _Cache(b"made of this"), CompiledProbes((), {})
+    cache.remember(probes)
+    assert cache.recall() == probes
+    assert len(list(target.iterdir())) == 20
+    assert len(list((place / "own/cache/tracelloc/probes").iterdir())) == 1
+
+
+def test_rules_of_another_user(place: Path) -> None:
+    config = place / "alice/.config"
+    config.mkdir()
+    link(config / "tracelloc", place / "own", ALICE)
+    os.chown(config, *ALICE)
+    with pytest.raises(TracellocError, match="could not be written"):
+        append_rules(Invoker(0, 0, config, place), [Rule("x")])
+    assert [path.name for path in (place / "own").iterdir()] == ["secret"]
+
+
 def record_to(path: Path) -> None:
     writer = RecordingWriter(path, max_bytes=8 << 20, max_s=1e9, users=output_users())
     writer.copy(path.with_suffix(".copy"))
@@ -330,3 +367,14 @@ def test_recordings_of_root_in_another_users_directory(place: Path) -> None:
     (place / "own").chmod(0o777)
     with pytest.raises(TracellocError, match="other users can change its directory"):
         record_to(place / "own/a.rec")
+
+
+def test_reports_by_the_command(place: Path) -> None:
+    """The whole command, as a caller of sudo has it."""
+    path = link(place / "alice/a.folded", place / "own/secret", ALICE)
+    command = [sys.executable, "-m", "tracelloc", "report", DATA / "recordings/v1.rec", "-o", path]
+    environment = {**os.environ, "SUDO_UID": str(ALICE.uid), "SUDO_GID": str(ALICE.gid)}
+    done = outcome(*command, env=environment)
+    assert done.returncode != 0
+    assert "a.folded is a link that another user could have made" in done.stderr
+    assert untouched(place)

@@ -25,8 +25,10 @@ from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.debugfiles import embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.machinecode.codepaths import CodeReader
+from tracelloc.model.codefiles import Mapping
 from tracelloc.record.mallocs.discovery import families_in
 from tracelloc.record.mallocs.families import Family
+from tracelloc.record.process.procfs import Process
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.system.debugpackages import debug_hints
 from tracelloc.system.memorylimits import closest_limit
@@ -169,6 +171,21 @@ def test_a_debug_link_to_a_device(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "dev/zero")
     with bounded():
         assert find_debug(elf, "/file", [tmp_path], []) is None
+
+
+def test_a_mapping_that_is_a_pipe_by_now(tmp_path: Path) -> None:
+    """Where map_files may not be used, the path serves; and whoever owns it changes it."""
+    directory = tmp_path / "7"
+    (directory / "root").mkdir(parents=True)
+    os.mkfifo(directory / "root/lib.so")
+    (directory / "exe").symlink_to("/lib.so")
+    (directory / "map_files").symlink_to("/nonexistent")
+    mapping = Mapping(0x1000, 0x2000, 0, True, "00:01", 5, "/lib.so", False)
+    process = Process(7, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        process.open_mapping(mapping)
+    with pytest.raises(NotRegularError):
+        open_inside(process.memory_directory / "root", mapping.path)
 
 
 def test_package_lists_of_a_container_are_its_own(tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ def test_instructions_and_arguments_that_count() -> None:
     assert find_probe_offset(bytes(70_000), ["rdi"]).is_single_stepped
 
 
+def test_emulated() -> None:
+    for code in ("", "0f", "41", "4889e5", "0f1f440000"):
+        assert not is_emulated(bytes.fromhex(code))
+    for opcode in (*range(0x50, 0x58), *range(0x70, 0x80), 0xE8, 0xE9, 0xEB, 0x90):
+        assert is_emulated(bytes([opcode, 0]))
+
+
 def test_glibc() -> None:
     module = module_of(libc())
     found = discover([module])

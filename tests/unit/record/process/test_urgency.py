@@ -135,7 +135,7 @@ def test_a_wait_is_urgent_until_the_next_one() -> None:
     assert found == [(0, 0), True, urgent, urgent, (USUAL, CLAIMED), *ends_early]
 
 
-def test_a_signal_ends_a_wait() -> None:
+def test_signals_and_missing_rights() -> None:
     """Another thread sends a signal that has a handler, which is how the follower is woken."""
     program = """
 import os, signal, threading
@@ -155,3 +155,11 @@ done.set()
 os.kill(child, signal.SIGKILL)
 """
     assert run(sys.executable, "-c", program) == "interrupted\n"
+    program = """
+import os
+from tracelloc.record.process.urgency import Urgency
+os.setgid(65534); os.setuid(65534)
+with Urgency():
+    print(os.sched_getscheduler(0), os.sched_getparam(0).sched_priority)
+"""
+    assert run(sys.executable, "-c", program).split() == [str(os.SCHED_OTHER), "0"]
