@@ -219,8 +219,8 @@ def test_a_file_that_ends_what_reads_it(
 
 
 # Every how many steps, by the way of attaching: of all cases, some in the long run.
-SOME = {"probes": 20, "follow": 30, "inject": 45, "preloaded": 20}
-ALL = {"probes": 3, "follow": 4, "inject": 14, "preloaded": 4, "perf": 12}
+SOME = {"probes": 20, "follow": 30, "inject": 30, "preloaded": 20}
+ALL = {"probes": 3, "follow": 4, "inject": 9, "preloaded": 4, "perf": 12}
 
 
 @pytest.mark.parametrize(
