@@ -89,6 +89,16 @@ def test_partial_success_is_shown_once(receiver: Receiver) -> None:
     ]
 
 
+def test_what_is_tried_again(receiver: Receiver) -> None:
+    receiver.answers = [(503, b""), (429, b""), (200, b""), (500, b""), (400, b"")]
+    heap = Heap()
+    _, said = pushed(receiver, 7, heap)
+    assert "it answered 503" in said[0]
+    assert "accepts profiles again" in said[1]
+    assert said[-1] == "2 profiles could not be pushed"
+    assert len(receiver.got) == heap.taken - 2
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [
