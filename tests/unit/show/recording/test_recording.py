@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -19,13 +20,25 @@ import pytest
 
 from tests.blockholders import KEPT
 from tests.commands import background, mounted
+from tests.corpus.replay import START_NS, events_of, stacks_of
+from tests.corpus.streams import churn, poisson, some_leak
 from tests.harness import may_mount
-from tests.snapshots import with_facets
-from tests.unit.recordedtraces import START_S, assert_equal, namers, record, recorded_run, traces
+from tests.snapshots import snapshot_of, with_facets
+from tests.unit.recordedtraces import (
+    START_S,
+    FakeNames,
+    assert_equal,
+    namers,
+    record,
+    recorded_run,
+    traces,
+)
 from tracelloc.command.record import Recorder
 from tracelloc.errors import TracellocError
+from tracelloc.heap.table import LiveTable
 from tracelloc.model.blocks import SuspectHolders
 from tracelloc.model.figures import History
+from tracelloc.model.verdicts import Verdict
 from tracelloc.show.filters import Filters
 from tracelloc.show.presentation.naming import Namers
 from tracelloc.show.recording import parts
@@ -38,6 +51,8 @@ from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.sections import trace_report
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.system.confined import NOBODY
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.judge import Judge
 
 END_S = 400.0
 
@@ -134,6 +149,45 @@ def test_what_is_too_far_back_is_forgotten(tmp_path: Path) -> None:
     last_s = every[-1].root.time_s
     # As many as a group has may be left over.
     assert 300.0 <= last_s - recording.moments[0].time_s <= 300.0 + 2 * GROUP * 5
+
+
+@pytest.mark.long
+def test_a_week_is_small_and_has_its_slow_leak(tmp_path: Path) -> None:
+    """Looked at each half an hour, and at the end each second, as a recorder does."""
+    random, week_s, last_s = np.random.default_rng(5), 7 * 86_400, 200
+    busy = [churn(random, poisson(random, 0.015, 0, week_s), 3.0 * n, 100 * n) for n in range(20)]
+    busy[0] = some_leak(random, churn(random, poisson(random, 0.1, 0, week_s), 30.0, 500), 0.05)
+    events, stacks = events_of(busy, week_s), stacks_of([f"site{n}/main" for n in range(20)])
+    table, judge, history = LiveTable(stacks), Judge(), History(START_NS)
+    table.cohorts.begin(START_NS)
+    names = Namers(FakeNames(defaultdict(str)), Filters())
+    writer = RecordingWriter(tmp_path / "week.rec", max_bytes=1 << 20, max_s=week_s)
+    ends_s = [*range(1800, week_s - last_s, 1800), *range(week_s - last_s, week_s + 1)]
+    times_ns = START_NS + np.array(ends_s, np.int64) * NS_PER_S
+    cuts = [0, *np.searchsorted(events["time_ns"], times_ns.astype(np.uint64)).tolist()]
+    for end_s, now_ns, (first, last) in zip(
+        ends_s, times_ns.tolist(), itertools.pairwise(cuts), strict=True
+    ):
+        table.apply(events[first:last])
+        *_, findings = judge.judge_stacks(table.cohorts, table.totals, stacks, now_ns)
+        if history.is_due(now_ns):
+            history.sample(now_ns, table.totals.live_bytes.copy())
+        more = {"history": history, "started_ns": START_NS, "findings": findings}
+        one = snapshot_of(table, now_ns, time_s=START_S + end_s, **more)
+        writer.add(TraceSnapshot((one,)), names)
+    writer.close()
+    assert (tmp_path / "week.rec").stat().st_size <= 1 << 20
+    recording = RecordedTrace(tmp_path / "week.rec")
+    times_s = [moment.time_s - START_S for moment in recording.moments]
+    assert times_s[-60:] == list(range(week_s - 59, week_s + 1))
+    assert times_s[0] < 86_400
+    for at_s in (3 * 86_400, week_s):
+        suspects = recording.trace_at(recording.find(START_S + at_s)).root.findings.suspects
+        found = [each for each in suspects if each.judgement.verdict is Verdict.LEAKING]
+        assert [each.stack for each in found] == [1]
+        assert found[0].judgement.rate_bytes_per_min == pytest.approx(
+            0.1 * 0.05 * 60 * 500, rel=0.2
+        )
 
 
 def test_a_copy_is_whole_and_stays_as_it_is(tmp_path: Path) -> None:
