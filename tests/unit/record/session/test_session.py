@@ -4,6 +4,7 @@ No probes and no privileges: the capture is a fake, processes are children of th
 """
 
 import select
+import subprocess
 from typing import Any
 
 import pytest
@@ -154,6 +155,18 @@ def test_what_is_kept_after_ends(stage: Stages) -> None:
 
 
 def test_processes_that_are_left_out(stage: Stages) -> None:
+    play = stage(followed_names=frozenset({"cat"}))
+    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
+    other = play.start()
+    play.pids.append(cat)
+    for child in (cat, other):
+        play.session.forked(play.root, 7, child, shares=False)
+        play.session.executed(child, same_thread=True)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root, cat]
+    play.session.processes.detach()
+    # Nobody misses what was not asked for.
+    assert (trace.untraced_count, other in play.capture.closed) == (0, True)
     play = stage()
     child = play.start()
     play.capture.refused.add(child)
