@@ -2,12 +2,23 @@
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.commands import run
-from tests.harness import LIBRARIES, TARGETS, Builder, Target, Targets, Tracelloc, traced
+from tests.harness import (
+    LIBRARIES,
+    PATIENCE_S,
+    TARGETS,
+    Builder,
+    Target,
+    Targets,
+    Tracelloc,
+    traced,
+)
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
 
@@ -205,3 +216,59 @@ def test_allocator_that_is_loaded_later(targets: Targets, tmp_path: Path) -> Non
     report = tracer.final_report()
     assert [block["size_bytes"] for block in report["top_allocations"]].count(1234) == 40
     assert report["lost_events"] == 0
+
+
+def test_python_under_other_allocators(targets: Targets) -> None:
+    """Blocks of a telling size, made through ctypes in a large program."""
+    code = (
+        "import ctypes, sys\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.malloc.restype = ctypes.c_void_p\n"
+        "libc.free.argtypes = [ctypes.c_void_p]\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "kept = [libc.malloc(123457) for _ in range(500)]\n"
+        "for block in kept[::2]: libc.free(block)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    for allocator in ("tcmalloc", "mimalloc"):
+        target = targets.start("python3", "-c", code, env=preloaded(allocator))
+        _, report = traced(target, "go", "--top", 400)
+        assert [block["size_bytes"] for block in report["top_allocations"]].count(123457) == 250
+        assert report["lost_events"] == 0
+        assert target.end() == 0
+
+
+def test_redis_on_its_own_jemalloc(tmp_path: Path) -> None:
+    """Values of a telling size: as many blocks as keys, before and after some are deleted."""
+    server, client = shutil.which("redis-server"), shutil.which("redis-cli")
+    assert server is not None
+    assert client is not None
+    socket = tmp_path / "redis.sock"
+    process = subprocess.Popen(
+        [server, "--port", "0", "--unixsocket", socket, "--save", "", "--daemonize", "no"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        for line in process.stdout:
+            if b"ready to accept" in line.lower():
+                break
+        tracer = Tracelloc("-p", process.pid, "--json", "--top", 5000)
+        commands = "".join(f"SET key:{n} {'v' * 7000}\n" for n in range(600))
+        commands += "".join(f"DEL key:{n}\n" for n in range(0, 600, 3))
+        subprocess.run(
+            [client, "-s", socket], input=commands.encode(), stdout=subprocess.DEVNULL,
+            check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        report = tracer.final_report()
+        # A string of Redis's: a head of five bytes, the characters, and a zero.
+        sizes = [block["size_bytes"] for block in report["top_allocations"]]
+        assert sizes.count(5 + 7000 + 1) == 400
+        assert report["lost_events"] == 0
+        assert "libjemalloc" in files_of(report)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+        process.stdout.close()

@@ -145,12 +145,16 @@ def test_count(target: Target) -> None:
     assert len(tracer.reports()) == 3
 
 
-def test_target_exit(target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_target_exit(target: Target, tmp_path: Path, *, is_killed: bool) -> None:
     """Names are still there although the process is gone."""
     flames = tmp_path / "app.fg"
     tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames)
     assert target.ask("go") == "done"
-    assert target.end() == 0
+    if is_killed:
+        target.kill()
+    else:
+        assert target.end() == 0
     assert tracer.finish() == 0
     assert any("has ended" in line for line in tracer.messages)
     report = tracer.last()
@@ -229,6 +233,23 @@ def test_stopped_target(target: Target) -> None:
     os.kill(target.pid, signal.SIGCONT)
     assert target.ask("go") == "done"
     assert tracer.final_report()["live_bytes"] == CHAIN_BYTES
+
+
+def test_two_at_once(target: Target) -> None:
+    tracers = [Tracelloc("-p", target.pid, "--json", "--top", 9) for _ in range(2)]
+    assert target.ask("go") == "done"
+    reports = [tracer.final_report() for tracer in reversed(tracers)]
+    for report in reports:
+        assert report["live_bytes"] == CHAIN_BYTES
+        assert report["lost_events"] == report["broken_stacks"] == 0
+    first, second = (
+        [
+            (site["bytes"], site["allocations"], [frame["address"] for frame in site["stack"]])
+            for site in report["top_allocators"]
+        ]
+        for report in reports
+    )
+    assert first == second
 
 
 def test_many_stacks_are_written_at_the_end(targets: Targets, tmp_path: Path) -> None:

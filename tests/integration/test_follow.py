@@ -294,6 +294,20 @@ def test_a_stopped_target_stays_stopped(targets: Targets) -> None:
     assert kept(tracer.last_of(target.pid)) == [5, 320]
 
 
+def test_killed_while_following(targets: Targets) -> None:
+    """kill -9, in the middle of forks: everything runs on."""
+    target = targets.c("lineage")
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow")
+    target.say("tree 15 0")
+    children = Path(f"/proc/{target.pid}/task/{target.pid}/children")
+    wait_until(children.read_text)
+    tracer.process.kill()
+    tracer.finish()
+    assert len(json.loads(target.hear())) == 16
+    assert Process(target.pid).tracer_id() == 0
+    assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
+
+
 def test_somebody_else_traces_it(targets: Targets) -> None:
     target = targets.c("lineage")
     with subprocess.Popen(

@@ -63,6 +63,10 @@ SCRIPTS = {
         exec "$(gcc -print-prog-name=cc1)" -quiet -O2 -o /dev/stdout - <<< '
         int fibonacci(int n) { return n > 1 ? fibonacci(n - 1) + fibonacci(n - 2) : n; }'
     """,
+    "git": """
+        git init -q -b main . && git config user.name A && git config user.email a@b.org &&
+        git commit -q --allow-empty -m first && exec git log --format=%an:%s
+    """,
     "node": """
         exec node -e '
             const { Worker } = require("worker_threads")
@@ -72,6 +76,18 @@ SCRIPTS = {
             for (let n = 0; n < 1e5; n++) all.push({ n })
             for (let n = 0; n < 2; n++)
                 new Worker(body, { eval: true }).on("exit", () => console.log(++ended, all.length))
+        '
+    """,
+    "perl": """
+        exec perl -Mthreads -e '
+            sub work { my $n = 0; $n += length("x" x $_) for 1 .. 1000; return $n }
+            print $_->join, " " for map { threads->create(\\&work) } 1 .. 4;
+        '
+    """,
+    "php": """
+        exec php -r '
+            for ($n = 0; $n < 50000; $n++) $all[] = str_repeat("x", $n % 50);
+            echo count($all);
         '
     """,
     "python": """

@@ -172,6 +172,19 @@ def test_a_heap_longer_than_entries(targets: Targets, monkeypatch: pytest.Monkey
     assert replace(found, time_s=wanted.time_s) == wanted
 
 
+def test_jemalloc(targets: Targets) -> None:
+    library = str(LIBRARIES / "libjemalloc.so.2")
+    target = targets.cpp("heapusage", flags=("-pthread",), env=os.environ | {"LD_PRELOAD": library})
+    heap = heap_of(target)
+    used = next(arena for arena in heap["arenas"] if arena["library"] == "jemalloc")
+    # 4,000 objects, half of 20,000 blocks, 3 times 2,000, 8 large ones, and a few of libraries.
+    assert 0 <= used["in_use_blocks"] - 20_008 < 40
+    assert {row["name"]: row["blocks"] for row in heap["classes"] if "app::" in row["name"]} == {
+        "app::Circle": 3000,
+        "app::Square": 1000,
+    }
+
+
 def test_jemalloc_in_a_rust_program() -> None:
     """It has a prefix there (tikv-jemallocator: `_rjem_`), and no symbols here."""
     ruff = Path(sys.executable).with_name("ruff")

@@ -242,6 +242,20 @@ def test_a_second_c_library_is_refused(builder: Builder, targets: Targets, tmp_p
     assert "libc.so.6 twice" in run.stderr
 
 
+def test_threads_wait_only_briefly(targets: Targets) -> None:
+    """All threads of a program with many of them go on, and none is left stopped."""
+    target = targets.c("crowd", 48, 600)
+    process = Process(target.pid)
+    with closing(attach_to(process, TraceConfig(use_library=True, injects=True))) as session:
+        assert target.ask("go") == "done"
+        session.stop()
+        snapshot = session.snapshot().root
+        assert snapshot.totals.allocated_count.sum() == 48 * 600
+        assert snapshot.losses.events == 0
+    tasks = (Path(f"/proc/{target.pid}/task/{each}/stat") for each in process.thread_ids())
+    assert not {each.read_text().rpartition(")")[2].split()[0] for each in tasks} & {"t", "T"}
+
+
 def test_filters_of_system_calls(targets: Targets) -> None:
     """Probes take over before the program has one."""
     target = targets.c("sandbox", "prctl")

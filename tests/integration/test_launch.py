@@ -216,6 +216,21 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
         assert not (tmp_path / "mark").exists()
 
 
+def test_after_the_trace_the_command_runs_on_and_it_is_said(tmp_path: Path) -> None:
+    tracer = Tracelloc(
+        "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4"
+    )
+    tracer.wait_for("no longer tracing; waiting for sh (process")
+    (tmp_path / "fifo").write_text("end")
+    assert tracer.finish() == 4
+
+
+def test_an_interrupt_ends_a_command_that_is_waited_for() -> None:
+    tracer = Tracelloc("--text", "--duration", "0.2", "--", "sleep", "1h")
+    tracer.wait_for("to end, Ctrl-C ends it")
+    assert tracer.stop() == 128 + signal.SIGINT
+
+
 def fifo(directory: Path) -> Path:
     """What is read there comes when somebody writes it."""
     os.mkfifo(directory / "fifo")

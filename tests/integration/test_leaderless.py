@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder, Target, Targets, Tracelloc, own_libc, run_tracelloc
+from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_follow import kept
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
@@ -131,6 +132,19 @@ def test_perf_events_say_what_they_miss(present: Target) -> None:
     assert present.ask("pass") == "ready"
     tracer.wait_for(f"process {present.pid} goes on without thread {thread_id}: what it")
     present.ask("keep 100")
+    assert kept(tracer.final_report()) == [300, 14400]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> None:
+    # A copy, as of libc: other tests trace mimalloc as well.
+    library = str(shutil.copy(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve(), tmp_path))
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way)
+    gone.ask(f"load {library}")
+    tracer.await_report(
+        lambda report: library in {each["file"] for each in report["malloc_libraries"]}
+    )
+    gone.ask("keep 300")
     assert kept(tracer.final_report()) == [300, 14400]
 
 

@@ -54,6 +54,7 @@ def looks_at(watch: PythonObjectWatch, target: Target, words: str) -> list[tuple
     [
         ("cycle 300", [("__main__.Cycle", UNCOLLECTED)]),
         ("garbage 300", []),
+        ("thread 600", [(ITEM, "__main__.LOCAL.items[…]")]),
         ("native 600", [(ITEM, "C code")]),
         ("bounded 300", []),
         ("cleared 333", []),

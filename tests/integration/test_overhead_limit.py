@@ -46,7 +46,7 @@ def test_probes_that_cost_less_stay_and_earlier_blocks_are_counted(targets: Targ
 
 
 def test_an_endless_number_of_stacks(tmp_path: Path, targets: Targets) -> None:
-    target = targets.c("manystacks")
+    target = targets.c("thicket")
     done = run_tracelloc(
         "-p", target.pid, "--json", "--interval", "60", "--max-memory", "160MiB",
         "-o", tmp_path / "last.json", "--stacks", "fp", status=1

@@ -5,9 +5,11 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_repo
 from tracelloc import probes
 from tracelloc.model.codefiles import Mapping
 from tracelloc.record.process.procfs import Process, parse_maps
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.sessionstart import attach_to
 from tracelloc.record.sources.preloaded import ringmerge, sharedarea
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
@@ -62,6 +66,24 @@ def books_traced(tracer: Tracelloc, target: Target, words: str) -> tuple[dict[st
     assert tracer.stop() == 0
     assert said(tracer, words), tracer.messages
     return tracer.last(), books
+
+
+@pytest.mark.parametrize("clock", [ringmerge.CLOCK_TSC, ringmerge.CLOCK_COUNTER])
+def test_clocks(targets: Targets, monkeypatch: pytest.MonkeyPatch, clock: int) -> None:
+    """Exact by either, over and over in one process."""
+    monkeypatch.setattr(sharedarea, "usable_clock", lambda: clock)
+    target = armed(targets, "books", 4, OPERATIONS, 8, 64)
+    for _ in range(2):
+        old = sum(count for count, _ in json.loads(target.ask("run")).values())
+        with closing(attach_to(Process(target.pid), TraceConfig(use_library=True))) as session:
+            assert session.root.probes.is_replaced
+            now = sum(count for count, _ in json.loads(target.ask("run")).values())
+            session.stop()
+            table = session.root.heap.table
+            # All blocks at the end = those traced + those from before that were not freed.
+            kept = old - table.oddities.unmatched_frees
+            assert int(table.totals.live_count.sum()) == now - kept
+            assert table.oddities.address_reuses == 0
 
 
 def test_stacks_that_come_and_go(targets: Targets) -> None:
@@ -123,6 +145,34 @@ def test_executed_by(
     done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
     assert done.stderr.count(BY_ITSELF) == 2, done.stderr
     assert done.stdout == alone
+
+
+def setuid(program: Path, directory: Path) -> Path:
+    """A copy of a program into which the loader preloads nothing."""
+    copy = Path(shutil.copy(program, directory / "mighty"))
+    os.chown(copy, 65534, 65534)
+    copy.chmod(0o4755)
+    directory.chmod(0o755)
+    return copy
+
+
+def test_setuid_programs_are_executed_as_they_are(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody would take anything of ours out of their environment again."""
+    monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
+    command = builder.c("executor"), "execve", setuid(Path("/usr/bin/env"), tmp_path)
+    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command, status=0)
+    assert BY_ITSELF in done.stderr
+    assert done.stdout == run(*command)
+    assert "TRACELLOC" not in done.stdout
+
+
+def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
+    program = setuid(builder.c("early"), tmp_path)
+    done = run_tracelloc(*QUIET, "--preload", "on", "--", program, 7, status=7)
+    assert f"{BY_PROBES}the program has not preloaded it (setuid)\n" in done.stderr
+    assert by_function(last_report(done.stderr)) == PROGRAM
 
 
 def test_executed_without_the_library(builder: Builder) -> None:
