@@ -84,12 +84,14 @@ def damaged(process: Process, turns: int, most_cpu_s: float) -> Iterator[None]:
 
 
 def test_leaks_of_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> None:
+    """And its figures, with the contents of its largest blocks."""
     target = targets.cpp("lostheap", flags=("-pthread",))
     await_pauses(target.pid, 1)
     process, found = Process(target.pid), 0
     search = search_of(process, searches)
     for _ in damaged(process, 30, MOST["leaks"][1]):
         with suppress(NotWalkableError):
+            measure_heap(process, largest=3, contents_bytes=64)
             found += search.find().searches > 0
     assert found >= 20
 
