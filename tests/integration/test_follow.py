@@ -206,6 +206,23 @@ def test_in_a_pid_namespace(builder: Builder) -> None:
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
 
 
+def test_libraries_that_are_opened(builder: Builder, targets: Targets) -> None:
+    """dlopen stops until the library is probed: its constructor's blocks have their stacks."""
+    library = builder.c("early", "-shared", "-fPIC", "-DLIBRARY=needed")
+    script = (
+        "import ctypes, sys; print('ready', flush=True); sys.stdin.readline(); "
+        f"ctypes.CDLL('{library}'); print('done', flush=True); sys.stdin.readline()"
+    )
+    python = targets.start(
+        sys.executable, "-c", script, env=os.environ | {"PYTHONMALLOC": "malloc"}
+    )
+    tracer = Tracelloc("-p", python.pid, *QUIET, "--follow")
+    assert python.ask("go") == "done"
+    assert tracer.stop() == 0, tracer.messages
+    (report,) = by_process(tracer.text()).values()
+    assert by_function(report)["in_needed"][1] == 14_000
+
+
 def test_the_endpoint_serves_every_process(targets: Targets) -> None:
     target = targets.c("lineage")
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--listen", 0)
