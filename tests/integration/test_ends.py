@@ -127,7 +127,7 @@ def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
 def test_duration(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--duration", "1500ms", "--interval", "500ms",
+        "-p", target.pid, "--json", "--duration", "3s", "--interval", "1s",
         "--flamegraph", flames,
     )  # fmt: skip
     assert target.ask("go") == "done"
@@ -136,7 +136,7 @@ def test_duration(target: Target, tmp_path: Path) -> None:
     assert reports[-1]["live_bytes"] == folded_sum(flames) == CHAIN_BYTES
     # One per interval, unless the machine is busy, and the last one when the probes are gone.
     assert 2 <= len(reports) <= 4
-    assert 1.5 <= reports[-1]["elapsed_s"] < 20
+    assert 3 <= reports[-1]["elapsed_s"] < 20
 
 
 def test_count(target: Target) -> None:

@@ -135,11 +135,10 @@ def test_perf_events_say_what_they_miss(present: Target) -> None:
     assert kept(tracer.final_report()) == [300, 14400]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> None:
+def test_another_allocator_is_loaded(gone: Target, tmp_path: Path) -> None:
     # A copy, as of libc: other tests trace mimalloc as well.
     library = str(shutil.copy(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve(), tmp_path))
-    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way)
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS)
     gone.ask(f"load {library}")
     tracer.await_report(
         lambda report: library in {each["file"] for each in report["malloc_libraries"]}
