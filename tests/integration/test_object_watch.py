@@ -147,6 +147,7 @@ def line_of(text: str) -> int:
     ("kind", "line"),
     [
         ("class", "Cache.entries.append(Item())"),
+        ("deque", "DEQUE.append(Item())"),
         ("dict", 'UNBOUNDED["key", len(UNBOUNDED)] = Item()'),
     ],
 )

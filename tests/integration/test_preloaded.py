@@ -427,6 +427,13 @@ def test_two_profilers(targets: Targets) -> None:
         assert not any(m.start <= a < m.end for a in addresses for m in own)
 
 
+def test_trees_of_processes_without_a_profiler() -> None:
+    """Whatever a shell does with processes goes on as it would without the library."""
+    script = "for n in 1 2 3 4 5; do (ls / | sort | tail -1; true) & done; wait; echo $(echo x)"
+    done = outcome("sh", "-c", script, env=with_library())
+    assert (done.returncode, done.stdout, done.stderr) == (0, run("sh", "-c", script), "")
+
+
 def limit(which: int, value: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(which, (value, value))
 

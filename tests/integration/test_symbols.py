@@ -12,10 +12,6 @@ from tests.commands import outcome, run
 from tests.harness import TARGETS, Builder, Targets, Tracelloc, tracelloc_command, wait_until
 
 
-def wait_for_block(tracer: Tracelloc, size: int) -> None:
-    tracer.await_text(f'"size_bytes":{size},')
-
-
 def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:
     return outcome(*tracelloc_command("symbols", *map(str, arguments)))
 
