@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -285,6 +286,28 @@ def test_two_copies_of_a_library(targets: Targets, cuda: Path, tmp_path: Path) -
     figures = [report[name] for name in ("allocations", "frees", "live_bytes", "unmatched_frees")]
     assert figures == [10, 4, 600, 0]
     assert target.ask("go") == "[0, 0]"
+
+
+def test_devices_without_python(targets: Targets, tmp_path: Path) -> None:
+    """The third argument of reporter's probes is taken for a device: its lowest bits."""
+    own = OWN.replace("pytorch", "otel_memory").replace('"malloc"', '"alloc"')
+    (tmp_path / "own.toml").write_text(own.replace("size = 3", "size = 2, device = 3"))
+    target = targets.c("reporter", 2, 200)
+    options = ["--source", "usdt:otel_memory", "--allocators", tmp_path / "own.toml", "--json"]
+    tracer = Tracelloc("-p", target.pid, *options, "--top", 10_000)
+    books = json.loads(target.ask("run"))
+    report = tracer.final_report()
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    sums = {"by_one": [0, 0]}
+    for entry in report["top_allocators"]:
+        inner, *_, device = [frame["symbol"] for frame in entry["stack"]]
+        assert re.fullmatch(r"\[GPU \d+\]", device)
+        if inner == "by_one":
+            sums[inner][0] += entry["allocations"]
+            sums[inner][1] += entry["bytes"]
+            size = entry["bytes"] // entry["allocations"]
+            assert device == f"[GPU {size}]"
+    assert sums["by_one"] == books["by_one"]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="written in x86-64's assembly")
