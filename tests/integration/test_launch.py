@@ -150,6 +150,15 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     assert "has no malloc library" in run_tracelloc("--text", "--", program, status=1).stderr
 
 
+def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
+    """Neither what we do with signals, nor open files."""
+    options = "--flamegraph", tmp_path / "out.fg", "--"
+    command = "grep", "^Sig[BI]", "/proc/self/status"
+    assert run_tracelloc(*options, *command).stdout == run(*command)
+    # Standard streams, and the directory that is listed.
+    assert run_tracelloc(*options, "ls", "/proc/self/fd").stdout.split() == ["0", "1", "2", "3"]
+
+
 def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
     """Nobody traces it any more soon after it has loaded its libraries."""
     script = "until grep 'TracerPid:.0$' /proc/$$/status; do sleep 0.1; done"
