@@ -125,7 +125,7 @@ def limited(kind: int, bound: int) -> Any:
     return prepare
 
 
-@pytest.mark.parametrize("files", [12, 20, 48, 96])
+@pytest.mark.parametrize("files", [12, 20, 32, 48, 64, 96])
 def test_too_few_descriptors(busy: Target, files: int) -> None:
     code = code_of(busy.pid)
     done = run_tracelloc(
@@ -140,7 +140,7 @@ def test_too_few_descriptors(busy: Target, files: int) -> None:
     assert busy.ask("go").split()[:2] == ["3", "4"]
 
 
-@pytest.mark.parametrize("files", [44, 52, 54, 56])
+@pytest.mark.parametrize("files", [44, 48, 52, 53, 54, 55, 56, 60])
 def test_too_few_descriptors_for_a_launch(files: int) -> None:
     done = run_tracelloc(
         "--text", "--", "/bin/true", preexec_fn=limited(resource.RLIMIT_NOFILE, files)

@@ -150,7 +150,7 @@ def test_errors_come_before_the_screen(tmp_path: Path) -> None:
         assert "--tui needs a terminal" in terminal.screen()[0]
 
 
-@pytest.mark.parametrize("words", ["</dev/null", "| cat"])
+@pytest.mark.parametrize("words", ["</dev/null", "| cat", "2>/dev/null"])
 def test_no_screen_without_a_terminal(target: Target, tmp_path: Path, words: str) -> None:
     """Reports are what one gets where a screen could not be seen, or could take no keys."""
     line = shlex.join(tracelloc_command("-p", target.pid, "--duration", "300ms"))
