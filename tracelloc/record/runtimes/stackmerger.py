@@ -148,8 +148,7 @@ class StackMerger:
             return found
         # It may have been finished in user space, or have come before the runtime was found.
         index = self._stacks.ids.get(code_id)
-        frames = self._stacks.frames(index) if index > 0 else None
-        return None if frames is None else (_packed(frames), int(self._stacks.flags(index)))
+        return self._stacks.packed(index) if index > 0 else None
 
     def _merged(self, code: bytes, flags: int, groups: list[Frames]) -> bytes:
         if self.runtime is None or not groups:

@@ -52,7 +52,8 @@ class Parts:
                 self._forget(now_ns)
             self._begins_ns.append(now_ns)
             root.begin_part(now_ns)
-            root.heap.table.watch_addresses(watch=True)
+            if len(self._kept):
+                root.heap.table.watch_addresses(watch=True)
             self._sources.set_hiding(False)
 
     def _left(self) -> Blocks:
