@@ -94,7 +94,7 @@ class Parts:
 
     def drain_reported(self) -> None:
         for _ in range(_MOST_DRAINS):
-            if not self._drain():
+            if not self._drain() or self._sources.are_quiet:
                 break
 
 
