@@ -111,7 +111,10 @@ class StackMerger:
                 outer = self._places.get(words[1:])
                 if outer is None:
                     outer = self._places[words[1:]] = _packed(sum(self._groups(words[1:]), ()))
-                self._waiting.append(_Waiting(stack_id, words[0], [], outer, 0))
+                if (code := self._code(words[0])) is not None:
+                    self._stacks.add_packed(stack_id, code[0] + outer, code[1])
+                else:
+                    self._waiting.append(_Waiting(stack_id, words[0], [], outer, 0))
                 continue
             groups = self._groups(words[2:])
             device = _packed(self._device(words[1] - 1) if words[1] else ())
