@@ -57,9 +57,7 @@ class Symbol:
 
 
 @lru_cache(4)  # The same names are searched for in one file after the other
-def _prepared(
-    names: tuple[str, ...],
-) -> tuple[dict[bytes, str], int, list[tuple[int, npt.NDArray[np.uint32]]]]:
+def _prepared(names: tuple[str, ...]) -> tuple[dict[bytes, str], int, list[tuple[int, Any]]]:
     """Returns (names by bytes, most bytes with the end, beginnings of names by their length)."""
     wanted = {name.encode(errors="surrogateescape"): name for name in names}
     beginnings: dict[int, set[int]] = {}

@@ -52,7 +52,6 @@ def _may_have_it(process: Process, mapping: Mapping, text: bytes) -> bool:
         if len(_HAVE_IT) >= _MOST_FILES:
             _HAVE_IT.clear()
         try:
-            # (Faster than a pattern.)
             _HAVE_IT[key] = any(text in piece for piece in _pieces(process, mapping))
         except (OSError, TargetError):
             _HAVE_IT[key] = True

@@ -256,12 +256,8 @@ class PreloadedLink:
 
     def _is_unused(self, allocator: Allocator) -> bool:
         """Whether it is the mimalloc within Python 3.13 and later, which PYTHONMALLOC replaces."""
-        is_pythons = is_python_name(base_name(allocator.module.path))
-        return (
-            allocator.family is MIMALLOC
-            and is_pythons
-            and self._space.process.initial_value("PYTHONMALLOC") in ("malloc", "malloc_debug")
-        )
+        is_its = allocator.family is MIMALLOC and is_python_name(base_name(allocator.module.path))
+        return is_its and self._space.process.initial_value("PYTHONMALLOC").startswith("malloc")
 
     def _is_called_by_it(self, allocator: Allocator) -> bool:
         mapping = self._space.find(self._next_malloc)

@@ -23,8 +23,7 @@ _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")  # The head of `struct stack`
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
 # Flags with which walks end; the other bits are for other records.
-_DATED: Final = int(StackFlag.DATED)
-_PLACED: Final = int(StackFlag.PLACED)
+_DATED, _PLACED = int(StackFlag.DATED), int(StackFlag.PLACED)
 _WALKED: Final = 0xFF | _DATED | _PLACED
 _PLACED_WORDS: Final = 3
 _MOST_WAITING: Final = 1024  # Most misses stored at once
