@@ -1,8 +1,8 @@
-"""Data classes as the standard library's, made in a third of the time.
+"""Data classes as the standard library's, made in a sixth of the time.
 
 tracelloc has some 300, and half of the time of its imports went into compiling six methods for
-each. Here, only ``__init__`` is compiled. ``frozen`` makes instances hashable, and is enforced by
-the type checker alone.
+each. Here, only ``__init__`` is compiled, for the first instance. ``frozen`` makes instances
+hashable, and is enforced by the type checker alone.
 """
 
 import dataclasses
@@ -28,13 +28,32 @@ else:
             return lambda cls: dataclass(cls, frozen=frozen, eq=eq, slots=slots, kw_only=kw_only)
         # For a class without a docstring, a signature would be computed.
         cls.__doc__ = cls.__doc__ or cls.__name__
-        made = dataclasses.dataclass(cls, repr=False, eq=False, slots=slots, kw_only=kw_only)
-        added = {"__repr__": _represent} | (_comparison(made, frozen=frozen) if eq else {})
+        made = dataclasses.dataclass(
+            cls, init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
+        )
+        added = {"__init__": _compiled_later(made, slots=slots), "__repr__": _represent}
+        added |= _comparison(made, frozen=frozen) if eq else {}
         for name, method in added.items():
             # A class with ``__eq__`` of its own has None for ``__hash__``.
             if made.__dict__.get(name) is None:
                 setattr(made, name, method)
         return made
+
+
+def _compiled_later(cls: type, *, slots: bool) -> Callable[..., None]:
+    def init(self: Any, *given: Any, **named: Any) -> None:
+        if cls.__init__ is init:  # type: ignore[misc]
+            every = {each.name: each for each in fields(cls)}
+            body: dict[str, Any] = {"__doc__": cls.__doc__, **every}
+            body["__annotations__"] = {name: each.type for name, each in every.items()}
+            if hasattr(cls, "__post_init__"):
+                body["__post_init__"] = None
+            like = type(cls.__name__, (), body)
+            like = dataclasses.dataclass(like, repr=False, eq=False, slots=slots)
+            cls.__init__ = like.__init__  # type: ignore[misc]
+        cls.__init__(self, *given, **named)  # type: ignore[misc]
+
+    return init
 
 
 def _comparison(cls: type, *, frozen: bool) -> dict[str, Any]:

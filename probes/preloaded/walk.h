@@ -143,6 +143,13 @@ static inline int step(struct walk *walk, struct preload_memo *memo, u64 from, s
 	return flags != GO_ON || at->pc ? flags : 0;
 }
 
+/*
+ * Where the running test is, while its function runs (tracelloc/testing/apart.pyx): where its frame
+ * has the instruction, its code object, in the upper half what tells that from later ones, and an
+ * address in the outermost frame of the stack that belongs to the test.
+ */
+static u64 *volatile test_place = NULL;
+
 /* Kinds of unwind entries that end the walk: none, no caller, not encodable. */
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
@@ -164,6 +171,8 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
 	struct preload_memo *memo = memo_of(ring, from, at.pc);
+	const u64 *place = test_place;
+	u64 bottom = place && place[3] > from ? place[3] : ~0ULL;
 	u32 n = 0, most = control->max_frames;
 	int flags = GO_ON;
 
@@ -192,6 +201,8 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 			flags = STEP_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
 		else
 			flags = step(walk, memo, from, &at, row);
+		if (at.sp > bottom && flags == GO_ON)
+			flags = 0;
 	}
 	if (flags == GO_ON)
 		flags = STACK_TRUNCATED;
@@ -220,12 +231,6 @@ static __attribute__((noinline)) u64 walk_stack(struct preload_control *control,
 	}
 	return is_known(ring->stack_id) && !ring->missing ? ring->stack_id : 0;
 }
-
-/*
- * Where the running test is, while its function runs (tracelloc/testing/apart.pyx): where its frame
- * has the instruction, its code object, and in the upper half what tells that from later ones.
- */
-static u64 *volatile test_place = NULL;
 
 /* Returns the id of a stack together with the test's line. */
 static __attribute__((noinline)) u64 place_stack(struct preload_control *control, u64 id)

@@ -326,6 +326,15 @@ def test_what_cannot_be_checked(public: Path, builder: Builder) -> None:
         assert words in done.stderr.decode(), path
 
 
+def test_mimalloc_within_python(public: Path, builder: Builder) -> None:
+    """Python 3.13 and later has one; with PYTHONMALLOC=malloc, it is not used."""
+    python = shutil.copy(builder.c("endings", "-Wl,--defsym=mi_malloc=main"), public / "python3.13")
+    done = check("--", python, "indirect")
+    assert (done.returncode, b"python3.13 has allocators of its own" in done.stderr) == (1, True)
+    done = check("--", python, "indirect", env=os.environ | {"PYTHONMALLOC": "malloc"})
+    assert done.returncode == 3, done.stderr
+
+
 # Executes a command under a filter that ends it for one system call.
 FILTERED = """
 import ctypes, os, struct, sys

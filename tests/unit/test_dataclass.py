@@ -73,3 +73,14 @@ def behaviour(kinds: list[type]) -> list[object]:
 )  # fmt: skip
 def test_they_behave_as_the_standard_librarys(options: dict[str, bool]) -> None:
     assert behaviour(made(ours, **options)) == behaviour(made(dataclasses, **options))
+
+
+def test_init_is_compiled_for_the_first_instance() -> None:
+    point, _, child, *_ = made(ours, slots=True)
+    later = point.__init__, child.__init__
+    assert point.__init__ is later[0]
+    point(x=1)
+    assert point.__init__ is not later[0]
+    assert child.__init__ is later[1]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        point()

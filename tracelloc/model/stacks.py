@@ -98,6 +98,14 @@ class CallStacks:
             return None
         return tuple(self._frames[start : start + int(self._depths[index])].tolist())
 
+    def packed(self, index: int) -> tuple[bytes, int] | None:
+        """Returns a stack's return addresses as 64-bit words, and its flags; None as above."""
+        start = int(self._starts[index])
+        if start == UNKNOWN:
+            return None
+        words = self._frames[start : start + int(self._depths[index])]
+        return words.tobytes(), int(self._flags[index])
+
     def flags(self, index: int) -> StackFlag:
         """Returns how the walk of a stack ended."""
         return StackFlag(int(self._flags[index]))

@@ -25,7 +25,7 @@ cdef extern from *:
     #define FRAME_OLD_CODE 4
     #define FRAME_CODE 0
 
-    static uint64_t place[3]; /* see tracelloc_preload_place */
+    static uint64_t place[4]; /* see tracelloc_preload_place */
     static uint64_t *volatile *shared;
     static int awaits; /* a test is called, and its code known */
 
@@ -43,6 +43,7 @@ cdef extern from *:
             return _PyEval_EvalFrameDefault(thread, frame, thrown);
         set_evaluator(_PyEval_EvalFrameDefault);
         place[0] = (uint64_t)(frame + FRAME_REACHED);
+        place[3] = (uint64_t)__builtin_frame_address(0);
         *shared = place;
         result = _PyEval_EvalFrameDefault(thread, frame, thrown);
         *shared = NULL;

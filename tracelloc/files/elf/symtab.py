@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +56,18 @@ class Symbol:
     size: int  # Size in bytes; 0: not known
 
 
+@lru_cache(4)  # The same names are searched for in one file after the other
+def _prepared(names: tuple[str, ...]) -> tuple[dict[bytes, str], int, list[tuple[int, Any]]]:
+    """Returns (names by bytes, most bytes with the end, beginnings of names by their length)."""
+    wanted = {name.encode(errors="surrogateescape"): name for name in names}
+    beginnings: dict[int, set[int]] = {}
+    for raw in wanted:
+        beginning = (raw + b"\0")[:_BEGINNING]
+        beginnings.setdefault(len(beginning), set()).add(int.from_bytes(beginning, "big"))
+    ordered = [(n, np.array(sorted(known), np.uint32)) for n, known in beginnings.items()]
+    return wanted, max(map(len, wanted), default=0) + 1, ordered
+
+
 class StringTable:
     """NUL-terminated names one after the other (ELF string table): names by offset, and back."""
 
@@ -77,17 +90,11 @@ class StringTable:
         Makes one pass, however many names there are: only strings that begin like one are compared.
         Linkers let a name be another one's tail.
         """
-        wanted = {name.encode(errors="surrogateescape"): name for name in names}
-        longest = max(map(len, wanted), default=0) + 1
-        beginnings: dict[int, set[int]] = {}
-        for raw in wanted:
-            beginning = (raw + b"\0")[:_BEGINNING]
-            beginnings.setdefault(len(beginning), set()).add(int.from_bytes(beginning, "big"))
+        wanted, longest, beginnings = _prepared(tuple(names))
         stands = self._beginnings(offsets)
         likely = np.zeros(len(offsets), np.bool_)
-        for length, known in beginnings.items():
+        for length, ordered in beginnings:
             shifted = stands >> np.uint32(8 * (_BEGINNING - length))
-            ordered = np.array(sorted(known), np.uint32)
             at = np.searchsorted(ordered[:-1], shifted)
             likely |= ordered[at] == shifted
         for index in np.flatnonzero(likely).tolist():

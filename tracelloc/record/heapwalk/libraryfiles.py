@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.errors import TargetError
@@ -51,7 +52,7 @@ def _may_have_it(process: Process, mapping: Mapping, text: bytes) -> bool:
         if len(_HAVE_IT) >= _MOST_FILES:
             _HAVE_IT.clear()
         try:
-            _HAVE_IT[key] = search_file(process, mapping, re.compile(re.escape(text))) is not None
+            _HAVE_IT[key] = any(text in piece for piece in _pieces(process, mapping))
         except (OSError, TargetError):
             _HAVE_IT[key] = True
     return _HAVE_IT[key]
@@ -61,13 +62,17 @@ def search_file(
     process: Process, mapping: Mapping, pattern: re.Pattern[bytes]
 ) -> re.Match[bytes] | None:
     """Searches a mapped file for a pattern. Raises OSError (also if too large), TargetError."""
+    return next(filter(None, map(pattern.search, _pieces(process, mapping))), None)
+
+
+def _pieces(process: Process, mapping: Mapping) -> Iterator[bytes]:
+    """Yields a file's content in pieces that overlap. Raises as ``search_file``."""
     with open(process.open_mapping(mapping), "rb") as file:
         before = b""
         for _ in range(_MOST_FILE_BYTES // _FILE_PIECE_BYTES):
             piece = file.read(_FILE_PIECE_BYTES)
-            if found := pattern.search(before + piece):
-                return found
+            yield before + piece
             if len(piece) < _FILE_PIECE_BYTES:
-                return None
+                return
             before = piece[-_LONGEST_MATCH_BYTES:]
     raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))

@@ -32,9 +32,12 @@ from tracelloc.text import printable
 _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
 # A function that only tracelloc's preloaded library has.
 PRELOADED_MARKER: Final = "tracelloc_preload_ready"
+# The function that dynamic linkers call before and after they change mappings (glibc
+# elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers.
+LOADER_HOOK: Final = "_dl_debug_state"
 # All functions that are searched for in each file.
 _OF_FAMILIES: Final = [name for f in _KNOWN for name in (*f.markers, *f.functions, *f.unseen)]
-_NAMES: Final = tuple(dict.fromkeys([*_OF_FAMILIES, PRELOADED_MARKER]))
+_NAMES: Final = tuple(dict.fromkeys([*_OF_FAMILIES, PRELOADED_MARKER, LOADER_HOOK]))
 _MOST_PREFIXES: Final = 8  # Most jemalloc prefixes in one file; a program has one, rarely two
 
 

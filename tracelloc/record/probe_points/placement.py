@@ -16,6 +16,7 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
 from tracelloc.record.mallocs.discovery import (
+    LOADER_HOOK,
     PRELOADED_MARKER,
     Allocator,
     AllocatorFunction,
@@ -27,9 +28,6 @@ from tracelloc.record.mallocs.signatures import FREE_PROGRAM
 from tracelloc.record.worker.codefilereader import Offsets
 from tracelloc.record.worker.targetfile import TargetFile
 
-# The function that dynamic linkers call before and after they change mappings (glibc
-# elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers.
-LOADER_HOOK: Final = "_dl_debug_state"
 # Number of profilers that wait for the library to start (`probes/preloaded/library.c`).
 _MARKER_COUNTER: Final = "tracelloc_preload_awaited"
 # Only functions that may throw have probes at their exits.

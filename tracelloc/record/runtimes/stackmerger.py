@@ -111,7 +111,10 @@ class StackMerger:
                 outer = self._places.get(words[1:])
                 if outer is None:
                     outer = self._places[words[1:]] = _packed(sum(self._groups(words[1:]), ()))
-                self._waiting.append(_Waiting(stack_id, words[0], [], outer, 0))
+                if (code := self._code(words[0])) is not None:
+                    self._stacks.add_packed(stack_id, code[0] + outer, code[1])
+                else:
+                    self._waiting.append(_Waiting(stack_id, words[0], [], outer, 0))
                 continue
             groups = self._groups(words[2:])
             device = _packed(self._device(words[1] - 1) if words[1] else ())
@@ -148,8 +151,7 @@ class StackMerger:
             return found
         # It may have been finished in user space, or have come before the runtime was found.
         index = self._stacks.ids.get(code_id)
-        frames = self._stacks.frames(index) if index > 0 else None
-        return None if frames is None else (_packed(frames), int(self._stacks.flags(index)))
+        return self._stacks.packed(index) if index > 0 else None
 
     def _merged(self, code: bytes, flags: int, groups: list[Frames]) -> bytes:
         if self.runtime is None or not groups:

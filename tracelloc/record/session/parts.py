@@ -52,7 +52,8 @@ class Parts:
                 self._forget(now_ns)
             self._begins_ns.append(now_ns)
             root.begin_part(now_ns)
-            root.heap.table.watch_addresses(watch=True)
+            if len(self._kept):
+                root.heap.table.watch_addresses(watch=True)
             self._sources.set_hiding(False)
 
     def _left(self) -> Blocks:
@@ -93,7 +94,7 @@ class Parts:
 
     def drain_reported(self) -> None:
         for _ in range(_MOST_DRAINS):
-            if not self._drain():
+            if not self._drain() or self._sources.are_quiet:
                 break
 
 

@@ -259,7 +259,8 @@ class ProbeSet:
 
         ``live``: returns the live blocks. ``refresh``: reads the mappings again.
         """
-        self._attachments.check_for_changes(say)
+        if self._source.has_probes:
+            self._attachments.check_for_changes(say)
         if self._check_by_s is not None:
             self._check_late(say, refresh)
         if self.link is None:

@@ -64,6 +64,7 @@ class Sweeper:
 
 
 JUDGING: Final = "judging"
+_WEIGH_NS: Final = NS_PER_S // 10  # How often our own memory is looked at, in five files of /proc
 _SWEEP_NS: Final = 5 * NS_PER_S  # How often records of threads that have ended are dropped
 _LAST_S: Final = 1.0  # How long the end of a trace waits for inspections
 _SLOW_NS: Final = NS_PER_S // 2  # CPU time of an inspection above which there is none at the end
@@ -77,7 +78,7 @@ class Upkeep:
     def __init__(self, context: TraceContext, processes: Processes) -> None:
         self._config, self._supervisor = context.config, context.supervisor
         self._probes, self._processes = context.sources.probes, processes
-        self._swept_ns = 0
+        self._swept_ns = self._weighed_ns = 0
         self._overhead: OverheadWatch | None = None
         limit = context.config.max_overhead
         self._account = None if limit is None else OverheadAccount(limit)
@@ -122,7 +123,9 @@ class Upkeep:
         living, run = self._processes.living, self._supervisor.run
         if self._overhead is not None:
             self._overhead.check()
-        run("watching our own memory", 0, self._watch_memory)
+        if now_ns - self._weighed_ns >= _WEIGH_NS:
+            self._weighed_ns = now_ns
+            run("watching our own memory", 0, self._watch_memory)
         for tracee in living:
             pid = tracee.process.pid
             run("care of probes", pid, partial(tracee.check_for_changes, self._supervisor.say))

@@ -28,6 +28,7 @@ from tracelloc.record.unwinding.unwinder import Unwinder
 from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import invoker
 
+_CODE: Final = int(StackFlag.CODE)
 _R_STATE: Final = 24  # Offset of the state in `struct r_debug` (link.h), in bytes
 _MOST_LOOKS: Final = 8  # How often the maps are read again if they change while being read
 # How long a process waits for rows; those that take longer are made meanwhile. They take a second's
@@ -216,22 +217,24 @@ class StackSource:
     def _note_dated(self, new: SentStacks) -> None:
         """Stores stacks with code that may have been unmapped since, each with its generation."""
         assert self._unwinder is not None
-        for stack_id, bits, words in new.rows():
-            *frames, generation = words
-            self._note_passed(np.array(frames, np.uint64))
-            flags = StackFlag(bits) & ~StackFlag.DATED
-            self._store(stack_id, tuple(frames), flags, generation)
-
-    def _store(self, stack_id: int, frames: Frames, flags: StackFlag, generation: int) -> None:
-        assert self._unwinder is not None
+        ends = np.cumsum(new.depths) - 1
+        generations, frames = new.frames[ends].tolist(), np.delete(new.frames, ends)
+        self._note_passed(frames)
+        flags = new.flags ^ np.uint16(StackFlag.DATED)
+        stacks = SentStacks(new.ids, flags, new.depths - 1, frames)
         if self.leading is not None:
-            frames = self.leading.without(frames)
-        frames, settled = self._settle(frames, flags & ~StackFlag.CODE)
+            stacks = self.leading.without_all(stacks)
+        for generation, one in zip(generations, stacks.rows(), strict=True):
+            self._store(*one, generation)
+
+    def _store(self, stack_id: int, flags: int, frames: Frames, generation: int) -> None:
+        assert self._unwinder is not None
+        frames, settled = self._settle(frames, StackFlag(flags & ~_CODE))
         self._keep(stack_id, flags, self._unwinder.as_stored(frames, generation), settled)
 
     def _keep(self, stack_id: int, sent: int, frames: Frames, settled: StackFlag) -> None:
         """Keeps a settled stack; ``sent``: the flags with which it came."""
-        if sent & StackFlag.CODE and self.merger is not None:
+        if sent & _CODE and self.merger is not None:
             self.merger.note_code(stack_id, frames, settled)
         else:
             self._stacks.add(stack_id, frames, settled)
@@ -247,8 +250,9 @@ class StackSource:
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
-        for stack in finished:
-            self._store(stack.stack_id, stack.frames, stack.flags, stack.generation)
+        for one in finished:
+            frames = one.frames if self.leading is None else self.leading.without(one.frames)
+            self._store(one.stack_id, int(one.flags), frames, one.generation)
         if self.merger is not None:
             self.merger.settle()
 

@@ -15,9 +15,11 @@ from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.mallocs import interposed
 from tracelloc.record.mallocs.discovery import Allocator, Module, is_preloaded_library
+from tracelloc.record.mallocs.families import MIMALLOC
 from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace, is_injected
+from tracelloc.record.runtimes.known import is_python_name
 from tracelloc.record.runtimes.supported import has_supported, supported_names
 from tracelloc.record.sources.injected.remotecalls import CallPlace, RemoteThread
 from tracelloc.record.sources.preloaded import sharedarea
@@ -241,7 +243,7 @@ class PreloadedLink:
 
     def is_behind(self, allocator: Allocator) -> bool:
         """Returns whether an allocator's blocks all pass the library, as far as is known."""
-        if interposed.is_standard_malloc(allocator):
+        if interposed.is_standard_malloc(allocator) or self._is_unused(allocator):
             return True
         if not interposed.may_be_interposed(allocator, self._space.executable):
             return False
@@ -251,6 +253,11 @@ class PreloadedLink:
             or self._is_called_by_it(allocator)
             or allocator.module.file_id in self._space.permanent_files()
         )
+
+    def _is_unused(self, allocator: Allocator) -> bool:
+        """Whether it is the mimalloc within Python 3.13 and later, which PYTHONMALLOC replaces."""
+        is_its = allocator.family is MIMALLOC and is_python_name(base_name(allocator.module.path))
+        return is_its and self._space.process.initial_value("PYTHONMALLOC").startswith("malloc")
 
     def _is_called_by_it(self, allocator: Allocator) -> bool:
         mapping = self._space.find(self._next_malloc)

@@ -23,7 +23,8 @@ _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")  # The head of `struct stack`
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
 # Flags with which walks end; the other bits are for other records.
-_WALKED: Final = 0xFF | StackFlag.DATED | StackFlag.PLACED
+_DATED, _PLACED = int(StackFlag.DATED), int(StackFlag.PLACED)
+_WALKED: Final = 0xFF | _DATED | _PLACED
 _PLACED_WORDS: Final = 3
 _MOST_WAITING: Final = 1024  # Most misses stored at once
 _UNWRITTEN_S: Final = 5.0  # Longest time that a record may be unwritten
@@ -115,7 +116,8 @@ class AreaRecords:
         if kind == ringmerge.RECORD_STACK and len(record) >= _STACK.size:
             stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
             is_whole = len(record) >= _STACK.size + 8 * n_frames
-            is_odd = flags & StackFlag.PLACED and n_frames != _PLACED_WORDS
+            is_odd = flags & _PLACED and n_frames != _PLACED_WORDS
+            is_odd = is_odd or (flags & _DATED and not n_frames)
             if not stack_id or n_frames > ringmerge.MOST_FRAMES + 1 or not is_whole or is_odd:
                 return False
             frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
