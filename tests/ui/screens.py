@@ -174,10 +174,10 @@ def styled(app: App[None], attribute: str) -> list[str]:
 
 async def compare(name: str, app: App[None], pilot: Pilot[None]) -> None:
     """Waits until the screen equals the picture of this name at its size: parts follow later."""
+    await pilot.pause(0.1)  # What comes next must not meet what is still to be drawn.
     width, height = app.size
     path = SCREENS / f"{name}-{width}x{height}.txt"
     if os.environ.get("TRACELLOC_UPDATE_SCREENS"):
-        await pilot.pause(0.1)
         path.parent.mkdir(exist_ok=True)
         path.write_text(_picture(app))
     deadline_s = time.monotonic() + _PATIENCE_S
