@@ -16,7 +16,7 @@ rm -rf dist build
 export DIST_EXTRA_CONFIG="$PWD/.venv/build.cfg"
 $tools/bin/python -m build --outdir dist .
 .github/packaging/cross.sh $tools/bin/python -m build --wheel --outdir dist \
-    --config-setting=--build-option=--plat-name=manylinux_2_31_aarch64 .
+    --config-setting=--build-option=--plat-name=manylinux_2_34_aarch64 .
 wheel=$(echo dist/*_x86_64.whl)
 for each in dist/*.whl; do
     case $each in
@@ -26,7 +26,7 @@ for each in dist/*.whl; do
     $tools/bin/abi3audit --strict "$each"
     $tools/bin/auditwheel show "$each"
 done
-$tools/bin/auditwheel show dist/*_aarch64.whl | grep -q '"manylinux_2_31_aarch64"' || {
+$tools/bin/auditwheel show dist/*_aarch64.whl | grep -q '"manylinux_2_34_aarch64"' || {
     echo "the wheel for 64-bit Arm is not what its name says" >&2 && exit 1
 }
 # The wheel for 64-bit Arm has all compiled parts.
@@ -35,6 +35,9 @@ parts "$wheel" >build/parts
 parts dist/*_aarch64.whl | diff build/parts -
 $tools/bin/twine check --strict dist/*
 for each in dist/*.whl; do PYTHON=$tools/bin/python .github/packaging/deb.sh "$each" dist; done
+for each in dist/*.deb; do # as the wheels
+    dpkg-deb -c "$each" | grep -o 'tracelloc/tracelloc/.*\.so' | cut -d/ -f2- | sort | diff build/parts -
+done
 for suite in "$@"; do
     # shellcheck disable=SC2086
     $sudo ${MIRROR:+env MIRROR=$MIRROR} .github/packaging/check.sh "$suite" dist

@@ -66,7 +66,7 @@ def run(
     status: int | None = None,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
-    options = [*(["--beside", beside, "100"] if beside else []), "--preload", preload]
+    options = [*(["--beside", beside, f"{PATIENCE_S:.0f}"] if beside else []), "--preload", preload]
     bytecode = {"PYTHONPYCACHEPREFIX": bytecode_of_nobody()} if row == "user" else {}
     done = subprocess.run(
         [sys.executable, "-m", "tests.rights", row, *options, "--", *map(str, command)],

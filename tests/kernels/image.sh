@@ -55,6 +55,9 @@ write_venv() { # the same from wheels, for a machine whose programs can't be run
         "${platforms[@]}" --implementation cp --python-version "${version#python}" \
         --target "$venv/lib/$version/site-packages" --requirement "$work/requirements"
     echo /p >"$venv/lib/$version/site-packages/tracelloc.pth"
+    # The package's entry points: pytest finds the plug-in by them.
+    PYTHONPATH=.github/packaging .venv/bin/python -W ignore -c 'import setuptools; setuptools.setup()' \
+        --quiet dist_info --output-dir "$venv/lib/$version/site-packages"
     # What the packages' scripts would have done.
     cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
     cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"

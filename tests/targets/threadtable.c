@@ -34,8 +34,15 @@ int main(void)
 {
 	u32 tid = (u32)getpid();
 
+	/* What the C library knows of a thread is before its thread pointer on 64-bit Arm. */
+#ifdef __aarch64__
+	const u64 step = -4;
+#else
+	const u64 step = 4;
+#endif
+
 	while (own_tid() != tid)
-		tid_offset += 4;
+		tid_offset += step;
 	for (place = 1; place < 4; place++) {
 		memset(records, 0, sizeof(records));
 		for (int n = 0; n < 4; n++)

@@ -1,11 +1,13 @@
 """What is not needed is not imported: that is most of what the start of a command costs."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.commands import outcome
+import tracelloc
+from tests.commands import outcome, run
 from tests.harness import DATA
 
 RECORDINGS = DATA / "recordings"
@@ -98,3 +100,17 @@ def test_reports_need_no_screen_and_no_file_format() -> None:
         "tracelloc.show.publish",
         "tracelloc.show.publish.address",
     }
+
+
+# Of Python's stable interface, though their names begin as private ones do
+STABLE = {
+    "_Py_BuildValue_SizeT", "_Py_Dealloc", "_Py_FalseStruct", "_Py_NoneStruct", "_Py_TrueStruct",
+    "_PyObject_CallFunction_SizeT", "_PyObject_CallMethod_SizeT", "_PyObject_GC_New",
+}  # fmt: skip
+
+
+def test_what_is_compiled_fits_all_versions_of_python() -> None:
+    parts = sorted(Path(tracelloc.__file__).parent.rglob("*.abi3.so"))
+    needed = run("nm", "--dynamic", "--undefined-only", *parts)
+    assert "_Py_NoneStruct" in needed
+    assert set(re.findall(r"\b_Py\w+", needed)) <= STABLE

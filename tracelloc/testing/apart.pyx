@@ -15,10 +15,9 @@ cdef extern from *:
 
     typedef PyObject *(*evaluator)(void *thread, uint64_t *frame, int thrown);
 
-    /* Exported by CPython 3.11 and later, but not in its limited interface. */
-    __attribute__((weak)) evaluator _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState *);
-    __attribute__((weak)) void _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState *, evaluator);
-    __attribute__((weak)) PyObject *_PyEval_EvalFrameDefault(void *, uint64_t *, int);
+    /* Exported by CPython 3.11 and later, but not in its limited interface: found by name. */
+    static evaluator (*get)(PyInterpreterState *), evaluate;
+    static void (*set)(PyInterpreterState *, evaluator);
 
     /* In 8 bytes: the instruction in a frame, and the code object, up to 3.11 and later. */
     #define FRAME_REACHED 7
@@ -31,7 +30,7 @@ cdef extern from *:
 
     static void set_evaluator(evaluator function)
     {
-        _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), function);
+        set(PyInterpreterState_Get(), function);
     }
 
     static __attribute__((noinline)) PyObject *tracelloc_enter_test(void *thread, uint64_t *frame,
@@ -40,12 +39,12 @@ cdef extern from *:
         PyObject *result;
 
         if ((frame[FRAME_CODE] & ~7ULL) != place[1] && frame[FRAME_OLD_CODE] != place[1])
-            return _PyEval_EvalFrameDefault(thread, frame, thrown);
-        set_evaluator(_PyEval_EvalFrameDefault);
+            return evaluate(thread, frame, thrown);
+        set_evaluator(evaluate);
         place[0] = (uint64_t)(frame + FRAME_REACHED);
         place[3] = (uint64_t)__builtin_frame_address(0);
         *shared = place;
-        result = _PyEval_EvalFrameDefault(thread, frame, thrown);
+        result = evaluate(thread, frame, thrown);
         *shared = NULL;
         if (awaits) /* not if a thread outlives the test */
             set_evaluator(tracelloc_enter_test);
@@ -60,10 +59,11 @@ cdef extern from *:
         uint64_t identity = 0;
 
         shared = dlsym(RTLD_DEFAULT, "tracelloc_preload_place");
-        if (code == Py_None || !shared || !_PyInterpreterState_SetEvalFrameFunc ||
-            !_PyEval_EvalFrameDefault || !_PyInterpreterState_GetEvalFrameFunc ||
-            _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) !=
-                _PyEval_EvalFrameDefault)
+        get = dlsym(RTLD_DEFAULT, "_PyInterpreterState_GetEvalFrameFunc");
+        set = dlsym(RTLD_DEFAULT, "_PyInterpreterState_SetEvalFrameFunc");
+        evaluate = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");
+        if (code == Py_None || !shared || !get || !set || !evaluate ||
+            get(PyInterpreterState_Get()) != evaluate)
             return;
         for (int n = 0; n < 7; n++) {
             uint64_t word = ((uint64_t *)code)[words[n]];
@@ -87,7 +87,7 @@ cdef extern from *:
         result = PyObject_CallNoArgs(function);
         gap[1] = 0;
         if (awaits)
-            set_evaluator(_PyEval_EvalFrameDefault);
+            set_evaluator(evaluate);
         awaits = 0;
         return result;
     }

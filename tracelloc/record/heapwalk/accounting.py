@@ -232,7 +232,7 @@ class _Places:
         """Returns stacks that glibc has made for threads; none if several may be in a mapping.
 
         Fibers have stacks, too; a thread's ends with its description, which points to itself
-        twice (`tcbhead_t`, sysdeps/x86_64/nptl/tls.h).
+        twice: on x86-64, its begin (`tcbhead_t`), on all, its empty list of robust mutexes.
         """
         stacks = [self._mappings[number] for number in self._stacks]
         if any(stack.may_have_guards for stack in stacks):
@@ -242,6 +242,7 @@ class _Places:
         places = starts[:, None] + np.arange(0, PAGE_BYTES, 8, dtype=np.uint64)
         own = words == places
         is_thread = (own[:, :-2] & (words[:, 2:] == places[:, :-2])).any(axis=1)
+        is_thread |= (own[:, 1:] & (words[:, :-1] == places[:, 1:])).any(axis=1)
         return [stack for stack, found in zip(stacks, is_thread.tolist(), strict=True) if found]
 
     def _is_stack(self, number: int) -> bool:

@@ -1,12 +1,13 @@
 """Walks jemalloc's heap: all regions of all slabs, and large extents.
 
-Format: jemalloc 5.2.1, 5.3.0 and 5.3.1, 64 bits with pages of 4 KiB: in
+Format: jemalloc 5.2.1, 5.3.0 and 5.3.1, 64 bits with pages of 4 or 64 KiB: in
 include/jemalloc/internal/, rtree.h, edata.h (extent_structs.h in 5.2), cache_bin.h. The page map is
 a tree of tables by bits of an address, whose root is in the library's data. The machine on which
 jemalloc was built decides which tree it is:
 
-- 48 bits: a table by bits 30 to 47 leads to tables by bits 12 to 29. A word there: bits 48 to 63
-  the size class, 6 to 47 the address of the extent's description, bit 0 slab.
+- 48 bits: a table by bits 30 to 47 leads to tables by bits 12 to 29; with pages of 64 KiB, by 32 to
+  47 and 16 to 31. A word there: bits 48 to 63 the size class, 6 to 47 the address of the extent's
+  description, bit 0 slab.
 - 57 bits (with five levels of page tables): tables by bits 42 to 56, 27 to 41 and 12 to 26. Two
   words there: the address of the description; the size class above bit 5.
 
@@ -17,6 +18,7 @@ versions differ and are refused.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -41,18 +43,16 @@ from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
 
 _NAME: Final = "jemalloc"
-_DESCRIPTION_BYTES: Final = 128
+_DESCRIPTION_BYTES: Final = 64  # Without the bitmap
 _OWN_UNIT_BYTES: Final = 2 << 20
 _MOST_OWN_BYTES: Final = 1 << 30  # Bytes of one block of jemalloc's own memory, at most
-_SLAB_REGIONS: Final = 512
+_LEAST_REGION_BYTES: Final = 8
 _NO_CLASS: Final = 232  # Number of size classes (`SC_NSIZES`)
 _DIRTY: Final = (1, 2)  # States of extents that are free, but may be resident: dirty, muzzy
 _LEAST_SHARE: Final = 0.99
 _CACHE_SLOTS: Final = 2048
 _BIN_WORDS: Final = 3  # Words of a cache's bin
 _SCAN_BYTES: Final = 4 << 20
-_PAGE_BITS: Final = 12
-_PAGE_BYTES: Final = 1 << _PAGE_BITS  # Not the kernel's. Debian's for 64-bit Arm have larger ones.
 # What `mallctl("version")` returns.
 _VERSION: Final = re.compile(rb"\0([1-9]\d*\.\d+\.\d+)-\d+-g[0-9a-f]{40}\0")
 _MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
@@ -61,13 +61,18 @@ _MESSAGE_START: Final = b"<jemalloc>"  # Begins what each jemalloc prints
 _LOW_BITS: Final = np.uint64(0xFFFFFFFF)
 
 
-def _extents(heads: U64) -> tuple[U64, U64]:
-    return heads[:, 1], heads[:, 2] >> np.uint64(_PAGE_BITS)
+def _extents(page_bits: int) -> Callable[[U64], tuple[U64, U64]]:
+    return lambda heads: (heads[:, 1], heads[:, 2] >> np.uint64(page_bits))
 
 
-_TREES: Final = (
-    PageTree(_PAGE_BITS, 18, 2, lambda rows: rows[:, 0] & np.uint64((1 << 48) - 64), _extents),
-    PageTree(_PAGE_BITS, 15, 3, lambda rows: rows[:, 0], _extents, leaf_words=2),
+def _low_bits(rows: U64) -> U64:
+    return rows[:, 0] & np.uint64((1 << 48) - 64)
+
+
+_TREES: Final = (  # Pages are not the kernel's: Debian's jemalloc has 64 KiB on 64-bit Arm.
+    PageTree(12, 18, 2, _low_bits, _extents(12)),
+    PageTree(12, 15, 3, lambda rows: rows[:, 0], _extents(12), leaf_words=2),
+    PageTree(16, 16, 2, _low_bits, _extents(16)),
 )
 
 
@@ -118,7 +123,7 @@ def walk_jemalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     # Descriptions lead to the first block of each extent, arenas to where extents were, and caches
     # still to what they handed out.
     metadata = [(r.start, r.end) for r in regions if is_named(r, _NAME)] + stacks
-    metadata += [(at, at + _DESCRIPTION_BYTES) for at in extents.addresses.tolist()]
+    metadata += [(at, at + extents.rows.shape[1] * 8) for at in extents.addresses.tolist()]
     metadata += _own_memory(reader, regions, extents.addresses)
     return WalkedHeap([arena], metadata)
 
@@ -161,12 +166,16 @@ class _Extents:
     def __init__(self, reader: PieceReader, found: PageMap, layout: _Layout) -> None:
         pages, classes = found.pages, _classes(found.entries)
         self.addresses, back = np.unique(found.leads_to, return_inverse=True)
-        self.rows, _ = reader.memory.read(self.addresses, _DESCRIPTION_BYTES)
+        self.page_bytes = 1 << found.page_bits
+        self.most_regions = self.page_bytes // _LEAST_REGION_BYTES
+        size_bytes = _DESCRIPTION_BYTES + self.most_regions // 8
+        self.rows, _ = reader.memory.read(self.addresses, size_bytes)
         self.layout, bits = layout, self.rows[:, 0]
-        page = ~np.uint64(_PAGE_BYTES - 1)
+        page = ~np.uint64(self.page_bytes - 1)
         self.base, self.size_bytes = self.rows[:, 1] & page, self.rows[:, 2] & page
         self.size_class = ((bits >> np.uint64(layout.size_class)) & np.uint64(255)).astype(np.int64)
-        self.free_count = (bits >> np.uint64(layout.free_count) & np.uint64(1023)).astype(np.int64)
+        mask = np.uint64(2 * self.most_regions - 1)
+        self.free_count = (bits >> np.uint64(layout.free_count) & mask).astype(np.int64)
         self.state = (bits >> np.uint64(layout.state)) & np.uint64(layout.most_state)
         end = np.uint64(reader.address_end)
         exists = (self.base != 0) & (self.base < end) & (self.size_bytes != 0)
@@ -198,7 +207,7 @@ class _Extents:
         slabs = np.flatnonzero(self.is_slab)
         sizes = _SIZES[self.size_class[slabs]]
         counts = np.minimum(self.size_bytes[slabs].astype(np.int64) // np.maximum(sizes, 1),
-                            _SLAB_REGIONS)  # fmt: skip
+                            self.most_regions)  # fmt: skip
         is_free = self._bitmaps(slabs, counts)
         row = np.repeat(np.arange(len(slabs)), counts)
         number = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -207,8 +216,8 @@ class _Extents:
         large, kept = np.flatnonzero(self.is_large), np.flatnonzero(self.is_kept)
         # From 5.3.1 on, they need not be of a class. Most begin anywhere in their first page, for
         # which each has one page more.
-        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(_PAGE_BYTES - 1)))
-        room = self.size_bytes[large] - np.uint64(_PAGE_BYTES * is_padded)
+        is_padded = bool(np.any(self.rows[large, 1] & np.uint64(self.page_bytes - 1)))
+        room = self.size_bytes[large] - np.uint64(self.page_bytes * is_padded)
         large_sizes = np.minimum(_SIZES[self.size_class[large]].astype(np.uint64), room)
         end = np.uint64(BlockState.END)
         entries = np.concatenate([
@@ -223,13 +232,13 @@ class _Extents:
 
     def _bitmaps(self, slabs: npt.NDArray[np.intp], counts: I64) -> Mask:
         """Returns a mask of the slabs' free regions, from the bitmap that fits the free count."""
-        inside = np.arange(_SLAB_REGIONS) < counts[:, None]
+        inside = np.arange(self.most_regions) < counts[:, None]
         best, agreeing = np.zeros(inside.shape, np.bool_), -1
         for offset in range(24, 72, 8):
-            words = self.rows[slabs, offset // 8 : offset // 8 + _SLAB_REGIONS // 64]
+            words = self.rows[slabs, offset // 8 : offset // 8 + self.most_regions // 64]
             bits = np.unpackbits(
                 np.ascontiguousarray(words).view(np.uint8), axis=1, bitorder="little"
-            )[:, :_SLAB_REGIONS].astype(np.bool_)
+            ).astype(np.bool_)
             bits &= inside
             agree = int(np.count_nonzero(bits.sum(axis=1) == self.free_count[slabs]))
             if agree > agreeing:

@@ -57,6 +57,7 @@ class PageMap(NamedTuple):
     """A process's page map."""
 
     root: int  # Address
+    page_bits: int
     pages: U64  # Addresses of pages that have an entry
     entries: U64  # Rows of each one's words
     leads_to: U64  # Addresses of their descriptions
@@ -116,7 +117,8 @@ def _read(reader: PieceReader, tree: PageTree, at_root: int, root: U64) -> PageM
         pages.append(page << np.uint64(tree.page_bits))
         entries.append(rows[at])
         leads_to.append(addresses[at])
-    return PageMap(at_root, *(np.concatenate(parts) for parts in (pages, entries, leads_to)))
+    columns = (np.concatenate(parts) for parts in (pages, entries, leads_to))
+    return PageMap(at_root, tree.page_bits, *columns)
 
 
 def _key_of_table(
