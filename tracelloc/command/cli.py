@@ -66,7 +66,7 @@ def _run_subcommand(name: str, arguments: list[str]) -> int:
         from tracelloc.system.memorylimits import default_budget, limit_own_memory  # noqa: PLC0415
 
         limit_own_memory(default_budget() // 2)
-    return subcommand.run(given) or 0
+    return subcommand.module.run(given) or 0
 
 
 def has_screen() -> bool:

@@ -1,15 +1,15 @@
 """The registry of subcommands: each module of this package is one.
 
 A module's name is the subcommand's, its docstring the help, of which ``tracelloc --help`` shows the
-first line. A module imports slow modules only when its subcommand runs.
+first line. ``add_arguments`` adds to a parser; ``run`` gets what is parsed, and returns the exit
+status, if that is not 0, or raises TracellocError. Slow modules are imported only there.
 """
 
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import ArgumentParser
 from enum import Enum
 from importlib import import_module
-from pathlib import Path
+from types import ModuleType
+from typing import Final
 
 from tracelloc.command.arguments import add_option, add_quiet
 from tracelloc.dataclass import dataclass
@@ -26,54 +26,55 @@ class SubcommandGroup(Enum):
     HELP = "set-up and help"
 
 
+# The subcommands of each group, in the order of ``tracelloc --help``.
+_NAMES: Final = {
+    SubcommandGroup.LOOK: ("heap", "holders", "leaks", "objects", "symbols"),
+    SubcommandGroup.TRACE: ("record",),
+    SubcommandGroup.TEST: ("run",),
+    SubcommandGroup.FILES: ("diff", "merge", "open", "report"),
+    SubcommandGroup.MACHINE: ("doctor", "top", "watch"),
+    SubcommandGroup.HELP: ("completion", "help", "library-path", "mcp", "schema"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """A subcommand: its module, arguments and function. Each module's ``SUBCOMMAND`` is one."""
+    """A subcommand, and the module that defines it."""
 
-    module: str  # The `__name__` of the module that defines it
+    name: str
     group: SubcommandGroup
-    add_own_arguments: Callable[[ArgumentParser], object]
-    # Returns the exit status, if that is not 0. Raises TracellocError.
-    run: Callable[[Namespace], int | None]
-    takes_command: bool = False  # Whether `-- CMD [ARG...]` may follow; `run` finds it as `command`
+    module: ModuleType
 
     @property
-    def name(self) -> str:
-        return _name_of(self.module.rpartition(".")[2])
+    def takes_command(self) -> bool:
+        """Whether ``-- CMD [ARG...]`` may follow; ``run`` finds it as ``command``."""
+        return self.name in ("record", "run")
 
     @property
     def about(self) -> str:
-        return sys.modules[self.module].__doc__ or ""
+        return self.module.__doc__ or ""
 
     @property
     def summary(self) -> str:
         return self.about.partition("\n")[0]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_own_arguments(parser)
+        self.module.add_arguments(parser)
         add_quiet(parser)
         add_option(parser, "--debug", "show tracebacks")
 
 
 def subcommand_names() -> list[str]:
     """The names of all subcommands, in alphabetical order."""
-    stems = (path.stem for path in Path(__file__).parent.glob("*.py"))
-    return sorted(_name_of(stem) for stem in stems if not stem.startswith("_"))
+    return sorted(name for names in _NAMES.values() for name in names)
 
 
 def find_subcommand(name: str) -> Subcommand:
     """Returns the subcommand of a name, which must be in ``subcommand_names``."""
-    found = import_module(f"{__name__}.{name.replace('-', '_')}").SUBCOMMAND
-    assert isinstance(found, Subcommand)
-    return found
+    group = next(group for group, names in _NAMES.items() if name in names)
+    return Subcommand(name, group, import_module(f"{__name__}.{name.replace('-', '_')}"))
 
 
 def all_subcommands() -> list[Subcommand]:
     """All subcommands, group by group."""
-    order = list(SubcommandGroup)
-    found = map(find_subcommand, subcommand_names())
-    return sorted(found, key=lambda subcommand: order.index(subcommand.group))
-
-
-def _name_of(module: str) -> str:
-    return module.replace("_", "-")
+    return [find_subcommand(name) for names in _NAMES.values() for name in names]

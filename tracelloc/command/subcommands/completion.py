@@ -6,19 +6,17 @@ To try it:
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterator
-from typing import Final
 
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     shells = ["bash", "zsh", "fish"]
     name = "|".join(shells)
     parser.add_argument("shell", choices=shells, metavar=name, help="shell to complete for")
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     import shtab
 
     from tracelloc.command.parser import whole_parser
@@ -41,6 +39,3 @@ def _actions(parser: ArgumentParser) -> Iterator[Action]:
         yield action
         for each in action.choices.values() if isinstance(action.choices, dict) else ():
             yield from _actions(each)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

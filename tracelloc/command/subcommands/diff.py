@@ -16,10 +16,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tracelloc.command.arguments import add_option, add_output, count_type, type_of
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.show.alerts.rules import FAILED_STATUS, parse_change_rule
 from tracelloc.show.presentation.profile import METRICS
 from tracelloc.text import print_lines, printable, progress_of
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from tracelloc.show.report.diff import Comparison
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("before_file", metavar="BEFORE", help="earlier profile, or RECORDING@TIME")
     parser.add_argument("after_file", metavar="AFTER", help="later profile, or RECORDING@TIME")
     add = partial(add_option, parser)
@@ -60,7 +59,7 @@ def _read(given: Namespace, note: Callable[[str], None]) -> Comparison:
     return Comparison(before, [read(path) for path in (given.after_file, *given.after)])
 
 
-def _run(given: Namespace) -> int:
+def run(given: Namespace) -> int:
     from tracelloc.command.outputs import outputs_of
     from tracelloc.show.presentation.combined import difference
     from tracelloc.show.report.diff import diff_report, markdown_lines
@@ -88,6 +87,3 @@ def _run(given: Namespace) -> int:
     for rule in broken:
         print(f"tracelloc: --fail-if: {rule.text}: {compared.change(rule.metric)}", file=sys.stderr)
     return FAILED_STATUS if broken else 0
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

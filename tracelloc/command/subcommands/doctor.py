@@ -10,19 +10,17 @@ To try it:
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import Final
 
 from tracelloc.command.processargument import add_process, named_pid
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import TracellocError
 from tracelloc.text import print_lines, progress_of
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_process(parser, "process to check as well")
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     pid = named_pid(given)
     from tracelloc.command.ways import diagnose, diagnosis_lines, why_not_traced
 
@@ -32,6 +30,3 @@ def _run(given: Namespace) -> None:
     sys.stdout.flush()
     if why := why_not_traced(findings):
         raise TracellocError(why)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)

@@ -14,14 +14,13 @@ from typing import Final
 
 from tracelloc.command import processargument
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 _CONTENTS_BYTES: Final = 64
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     processargument.add_process(parser, "process to inspect")
     add("--every TIME", "look again each TIME, until Ctrl-C or the end of the process",
@@ -35,7 +34,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     process = processargument.named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.heapwalk.arenas import NotWalkableError
@@ -56,6 +55,3 @@ def _run(given: Namespace) -> None:
                 raise
         lines = heap_lines(target, heap, given.top)
         print_lines([heap_json(target, heap)] if given.json else lines)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -5,14 +5,12 @@ To try it:
 """
 
 from argparse import ArgumentParser, Namespace
-from typing import Final
 
-from tracelloc.command import subcommands
 from tracelloc.command.arguments import type_of
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup, subcommand_names
+from tracelloc.command.subcommands import find_subcommand, subcommand_names
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     from tracelloc.show import manual
 
     known = sorted({*manual.names(), *subcommand_names()})
@@ -28,15 +26,12 @@ def _find(word: str) -> str:
     return word if word in subcommand_names() else manual.find_topic(word)
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     from tracelloc.command.parser import subcommand_parser
     from tracelloc.show import manual
 
     if given.topic in subcommand_names():
-        subcommand_parser(subcommands.find_subcommand(given.topic)).print_help()
+        subcommand_parser(find_subcommand(given.topic)).print_help()
         print(flush=True)
     if given.topic is None or given.topic in manual.names():
         manual.show(given.topic)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

@@ -11,16 +11,14 @@ To try it:
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 from functools import partial
-from typing import Final
 
 from tracelloc.command.arguments import add_option, positive_type
 from tracelloc.command.processargument import add_process, named_process, reading_heap
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     add_process(parser, "process to inspect")
     parser.add_argument("what", metavar="WHAT", nargs="?", help="a C++ class (app::Session), a "
@@ -31,7 +29,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.blockholders import HolderFinder, selection
@@ -52,6 +50,3 @@ def _run(given: Namespace) -> None:
             lines = pointers.holder_lines_of(target, given.what, found)
             text = pointers.holders_json(target, given.what, found) if given.json else ""
     print_lines([text] if given.json else lines)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from tracelloc.command import processargument
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.show.alerts.rules import FAILED_STATUS
 from tracelloc.text import print_lines, progress_of
 
@@ -29,7 +28,7 @@ _CONTENTS_BYTES: Final = 64
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     processargument.add_process(parser, "process to search")
     add("--every TIME", "search again each TIME, until Ctrl-C or the end of the process, and list "
@@ -45,7 +44,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> int:
+def run(given: Namespace) -> int:
     process = processargument.named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.reachability.lostblocks import LostBlockSearch
@@ -69,6 +68,3 @@ def _run(given: Namespace) -> int:
             lines = leak_lines(target, found, given.top)
             print_lines([leaks_json(target, found)] if given.json else lines)
     return status
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

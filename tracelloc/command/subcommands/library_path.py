@@ -6,17 +6,16 @@ To try it:
   tracelloc library-path
 """
 
-from argparse import Namespace
-from typing import Final
+from argparse import ArgumentParser, Namespace
 
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 
-def _run(given: Namespace) -> None:  # noqa: ARG001 - it takes no arguments
+def add_arguments(_parser: ArgumentParser) -> None:
+    pass
+
+
+def run(_given: Namespace) -> None:
     from tracelloc.record.sources.preloaded.sharedarea import preloaded_library
 
     print_lines([str(preloaded_library())])
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, lambda _parser: None, _run)

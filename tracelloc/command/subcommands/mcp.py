@@ -12,7 +12,6 @@ from argparse import ArgumentParser, Namespace
 from typing import Final
 
 from tracelloc.command.arguments import add_option
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.startup import import_numpy
 from tracelloc.text import print_lines
 
@@ -24,13 +23,13 @@ description: Finds what leaks memory in native programs, by call stack, file and
 """
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     who = "process that may be traced, or name of a program that may be traced or run (repeatable)"
     add_option(parser, "--allow-trace PID|NAME", who, action="append", default=[])
     add_option(parser, "--skill", "print a SKILL.md for agents with a shell", action="store_true")
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     if given.skill:
         from tracelloc.show.manual import text_of
 
@@ -42,6 +41,3 @@ def _run(given: Namespace) -> None:
     from tracelloc.command.mcpserver import serve
 
     serve(sys.stdin.buffer, sys.stdout.buffer, AgentTools(given.allow_trace))
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

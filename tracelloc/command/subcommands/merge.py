@@ -9,23 +9,21 @@ To try it:
 from argparse import ArgumentParser, Namespace
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 from tracelloc.command.arguments import add_option, add_recordings
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.command.subcommands.record import add_bounds, check_bounds
 from tracelloc.errors import UsageError
 from tracelloc.text import format_percent, format_size, plural, printable, progress_of
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_recordings(parser)
     about = "the recording, a new file"
     add_option(parser, "-o --output FILE", about, dest="recording", type=Path, required=True)
     add_bounds(parser)
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     check_bounds(given)
     if len(given.files) < 2:
         raise UsageError("merge needs two recordings at least")
@@ -48,6 +46,3 @@ def _run(given: Namespace) -> None:
             progress.note(f"merging, {format_percent(index / count, 0)}")
     path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
     print(f"{plural(writer.count, 'snapshot')} in {path}, {size}")
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

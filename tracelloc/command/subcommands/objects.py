@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from tracelloc.command.arguments import add_option, count_type, duration_type, positive_type
 from tracelloc.command.processargument import add_process, named_process, report_numbers
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines, progress_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ _GROWING_TYPES: Final = 5  # Types whose holders are shown if nothing else is as
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     add_process(parser, "process to inspect")
     add("--every TIME", "count again each TIME, until Ctrl-C or the end of the process, and show "
@@ -37,7 +36,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.model.process import Target
     from tracelloc.record.runtimes.supported import object_counter
@@ -56,6 +55,3 @@ def _run(given: Namespace) -> None:
                 holders = counter.find_holders(wanted, new_only=not is_first)
             lines = text_census(target, now, first, given.top, holders)
             print_lines([json_census(target, now, first, holders)] if given.json else lines)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -7,21 +7,19 @@ To try it:
 """
 
 from argparse import ArgumentParser, Namespace
-from typing import Final
 
 from tracelloc.command.arguments import add_at, add_names, add_plain, add_recordings
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add_recordings(parser)
     add_at(parser, "the snapshot to begin with")
     add_names(parser)
     add_plain(parser)
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
 
     if not has_screen():
@@ -30,6 +28,3 @@ def _run(given: Namespace) -> None:
     from tracelloc.command.screen import open_recording
 
     open_recording(given)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

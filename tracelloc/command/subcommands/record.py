@@ -15,7 +15,6 @@ from typing import Any, Final
 from tracelloc.command import arguments
 from tracelloc.command.commandline import Options, recorded_command_line
 from tracelloc.command.processargument import add_process, settle_target
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.startup import import_numpy
 from tracelloc.text import format_size
@@ -58,7 +57,7 @@ def record_options(given: Namespace, command: tuple[str, ...]) -> tuple[Options,
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     # Its --max-size is the file's.
     parser.conflict_handler = "resolve"
     add_process(parser)
@@ -76,15 +75,10 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> int:
+def run(given: Namespace) -> int:
     line, path = record_options(given, given.command)
     settle_target(line)
     import_numpy()
     from tracelloc.command.record import Recorder, record
 
     return record(line, partial(Recorder, path, given.recording_bytes, given.max_time))
-
-
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.TRACE, _add_arguments, _run, takes_command=True
-)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.command import arguments
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.model.snapshotrequest import TOTALS_ONLY
 from tracelloc.show.export import FORMATS
 from tracelloc.show.report.optional import SECTIONS, parse_sections
@@ -19,7 +18,7 @@ _FORMATS: Final = ["text", "json", *FORMATS]
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(arguments.add_option, parser)
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE",
         help="recording; several as one; -o also writes profiles in other formats: pprof, "
@@ -37,10 +36,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     from tracelloc.command.reportfile import report
 
     report(given)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.FILES, _add_arguments, _run)

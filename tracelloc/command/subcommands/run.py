@@ -18,7 +18,6 @@ from typing import Final
 from tracelloc.command.arguments import add_option, count_type, duration_type
 from tracelloc.command.commandline import recorded_command_line
 from tracelloc.command.processargument import settle_target
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 from tracelloc.startup import import_numpy
 
@@ -26,7 +25,7 @@ _SIGNALS: Final = "USR1", "USR2", "ALRM", "IO", "PWR", "QUIT", "WINCH"
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     add("--leaks", "report blocks that nothing points to at the end of CMD (the default)")
     add("--suppressions FILE", "leaks that are known, in LeakSanitizer's syntax: lines of "
@@ -49,7 +48,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> int:
+def run(given: Namespace) -> int:
     if not given.command:
         raise UsageError("a program is required", hint="tracelloc run --leaks -- CMD [ARG...]")
     line = recorded_command_line(Namespace(debug=given.debug), given.command)
@@ -68,8 +67,3 @@ def _run(given: Namespace) -> int:
         at=given.at and signal.Signals[f"SIG{given.at}"], every_s=given.every,
     )  # fmt: skip
     return check_leaks(line, check, children=given.children)
-
-
-SUBCOMMAND: Final = Subcommand(
-    __name__, SubcommandGroup.TEST, _add_arguments, _run, takes_command=True
-)

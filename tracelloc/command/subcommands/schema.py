@@ -9,9 +9,8 @@ To try it:
 
 import json
 from argparse import ArgumentParser, Namespace
-from typing import Any, Final
+from typing import Any
 
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 
@@ -21,16 +20,13 @@ def _schema() -> dict[str, Any]:
     return dict(json.loads(text_of("schema.json")))
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     kinds = [each["$ref"].rpartition("/")[2] for each in _schema()["anyOf"]]
     parser.add_argument("kind", nargs="?", choices=kinds, help="one output (default: all)")
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     schema = _schema()
     if given.kind is not None:
         schema["anyOf"] = [{"$ref": f"#/$defs/{given.kind}"}]
     print_lines(json.dumps(schema, indent=1, ensure_ascii=False).splitlines())
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.HELP, _add_arguments, _run)

@@ -9,27 +9,22 @@ To try it:
 
 from argparse import ArgumentParser, Namespace
 from functools import partial
-from typing import Final
 
 from tracelloc.command.arguments import add_option
 from tracelloc.command.processargument import add_process, named_process
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     add_process(parser, "process to inspect")
     add("--json", "one JSON array instead of text")
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     process = named_process(given)
     from tracelloc.record.symbolization import inventory
 
     reports = inventory.take_inventory(process)
     lines = inventory.text_inventory(reports)
     print_lines([inventory.json_inventory(reports)] if given.json else lines)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.LOOK, _add_arguments, _run)

@@ -15,7 +15,6 @@ from typing import Final
 
 from tracelloc.command import arguments
 from tracelloc.command.processargument import report_numbers
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.text import print_lines
 
 _SORTS: Final = ("growth", "memory")
@@ -23,7 +22,7 @@ _REPORTS_S, _SCREEN_S = 10.0, 5.0  # Time between reports, and between looks for
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(arguments.add_option, parser)
     add("--text", "reports in place of the screen that a terminal gets")
     add("--interval TIME", "time between reports (default 10s, on the screen 5s)",
@@ -37,7 +36,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     from tracelloc.command.cli import has_screen
     from tracelloc.machine.machinememory import by_growth, by_size, machine_json, machine_lines
     from tracelloc.machine.processes import ProcessReader
@@ -56,6 +55,3 @@ def _run(given: Namespace) -> None:
             rows = sorted(machine.processes, key=key)
             lines = machine_lines(machine, rows, given.top)
             print_lines([machine_json(machine, rows)] if given.json else lines)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)

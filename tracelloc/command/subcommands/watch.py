@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.command.arguments import add_option, positive_type, type_of
-from tracelloc.command.subcommands import Subcommand, SubcommandGroup
 from tracelloc.errors import UsageError
 from tracelloc.show.publish.address import parse_listen
 from tracelloc.text import plural
@@ -31,7 +30,7 @@ _EXAMPLES: Final = {
 
 
 # fmt: off
-def _add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     add = partial(add_option, parser)
     add("--config FILE", "TOML file with targets and rules", type=Path)
     add("--directory DIR", "where files are written (default: that in FILE, or /var/lib/tracelloc)",
@@ -45,7 +44,7 @@ def _add_arguments(parser: ArgumentParser) -> None:
 # fmt: on
 
 
-def _run(given: Namespace) -> None:
+def run(given: Namespace) -> None:
     from tracelloc.machine.machinerules import WatchConfig, parse_watch_config
     from tracelloc.machine.machinewatch import watch
     from tracelloc.record.kernel.capabilities import raise_file_limit
@@ -67,6 +66,3 @@ def _run(given: Namespace) -> None:
     config = replace(config, **{key: each for key, each in changes.items() if each is not None})
     raise_file_limit()
     watch(config, given.count)
-
-
-SUBCOMMAND: Final = Subcommand(__name__, SubcommandGroup.MACHINE, _add_arguments, _run)
