@@ -1,6 +1,6 @@
 """Tells leaks from caches, pools, busy and start-up memory, by births and deaths of blocks.
 
-``survivaltail`` finds the age from which blocks stop dying. ``growth`` tests windows of time
+``growth`` finds the age from which blocks stop dying, tests windows of time,
 and finds the onset of a leak. ``loss`` allows for lost events. ``judging`` combines them for any
 sites and recognizes what does not leak. ``multistack`` finds leaks that are split over many
 stacks, by their shared frames (``grouping``), and stacks that leak together. ``judge`` runs it all

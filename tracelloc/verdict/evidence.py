@@ -151,10 +151,6 @@ def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{blocks(sites.alive[row])} live, too few to tell"
 
 
-def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
-
-
 def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
     # Rounded down: 100 % would mean that none is live.
     thousandths = math.floor(1000 * (1 - sites.alive[row] / max(sites.born[row], 1)))
@@ -181,7 +177,9 @@ _SENTENCES: Final = {
     Verdict.GROWING: lambda *site: f"live bytes are rising; {_why_unsure(*site)}",
     Verdict.UNKNOWN: _unknown,
     Verdict.DECIDING: _deciding,
-    Verdict.START_UP: _start_up,
+    Verdict.START_UP: lambda sites, row, _blocks: (
+        f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
+    ),
     Verdict.BUSY: _busy,
     Verdict.CACHE: lambda *_: "stable: its low point no longer rises",
     Verdict.EARLIER: _earlier,

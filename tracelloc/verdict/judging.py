@@ -17,14 +17,15 @@ from tracelloc.model.verdicts import CODE_OF, Codes, Sites, Verdict
 from tracelloc.verdict.growth import (
     CumulativeCurve,
     Growth,
+    Tail,
     find_growth,
     find_onset,
+    find_tails,
     slice_starts,
     steady_rate,
 )
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Tail, find_tails
 from tracelloc.verdict.unreachable import apply_pointer_proof, prove_unreachable
 
 

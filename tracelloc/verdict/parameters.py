@@ -19,7 +19,7 @@ from tracelloc.text import NS_PER_S
 class VerdictParameters:
     """One set of numbers; ``P`` is the one in use."""
 
-    # The survival tail: the age from which blocks of a site stop dying (``survivaltail``).
+    # The survival tail: the age from which blocks of a site stop dying (``growth``).
 
     tail_least_at_risk: int = 3  # Blocks: a hazard is not estimated from fewer
     tail_least_kept: float = 0.7  # Share never freed, by estimate: the tail is flat from there on

@@ -10,10 +10,10 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
 from tracelloc.text import NS_PER_S
+from tracelloc.verdict.growth import ages_reached, deaths_from, find_tails, kept_from
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import ages_reached, deaths_from, find_tails, kept_from
 
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
