@@ -9,7 +9,7 @@ import urllib.parse
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tracelloc.dataclass import dataclass, field
 from tracelloc.errors import TracellocError, UsageError
@@ -53,14 +53,6 @@ class PushConfig:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
-class PushUrl(NamedTuple):
-    """The parts of a URL to push to."""
-
-    url: str  # The endpoint, without user and password
-    user: str | None  # `user:password`, `user` or None
-    is_otlp: bool
-
-
 def parse_listen(text: str) -> ListenAddress:
     """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
     match = _ADDRESS.fullmatch(text)
@@ -92,8 +84,11 @@ def parse_label(text: str) -> tuple[str, str]:
     return match["key"], match["value"]
 
 
-def parse_push_url(text: str) -> PushUrl:
-    """Parses ``[otlp+]http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PATH]``. Raises ValueError."""
+def parse_push_url(text: str) -> tuple[str, str | None, bool]:
+    """Parses ``[otlp+]http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PATH]``. Raises ValueError.
+
+    Returns (endpoint, ``user`` or ``user:password`` or None, whether it takes OTLP).
+    """
     # The message does not quote the text, which may contain a password.
     wrong = (
         "the URL to push to must look like http://HOST[:PORT], https://USER:PASSWORD@HOST or "
@@ -118,7 +113,7 @@ def parse_push_url(text: str) -> PushUrl:
         user = urllib.parse.unquote(parts.username)
         if parts.password is not None:
             user = f"{user}:{urllib.parse.unquote(parts.password)}"
-    return PushUrl(urllib.parse.urlunsplit((parts.scheme, place, path, "", "")), user, is_otlp)
+    return urllib.parse.urlunsplit((parts.scheme, place, path, "", "")), user, is_otlp
 
 
 PUSH_PASSWORD: Final = "TRACELLOC_PUSH_PASSWORD"  # noqa: S105 - a name

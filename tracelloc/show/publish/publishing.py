@@ -20,7 +20,8 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from tracelloc import __version__
 from tracelloc.model.process import Target
@@ -44,12 +45,8 @@ _TYPES: Final[dict[str, dict[str, object]]] = {
 _UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
 
 
-class Parcel(NamedTuple):
-    """Profiles of a time span, encoded to be sent."""
-
-    from_s: float
-    until_s: float  # Beginning and end, in seconds since 1970
-    content: bytes
+# URL, headers and body of a request that sends profiles.
+Parcel = tuple[str, dict[str, str], bytes]
 
 
 class Pyroscope:
@@ -59,18 +56,12 @@ class Pyroscope:
         """``target``: the first process, which names the trace."""
         self._config = config
         self._target = target
-        self._prefix = ""
 
     def pack(self, profiles: Sequence[Profile], from_s: float, until_s: float) -> Parcel:
+        """Encodes profiles as a form with a file. Times are in seconds since 1970."""
         whole = joined_profile(profiles)
-        self._prefix = whole.type_prefix
-        content = b"".join(pprof.write(whole, Metric.BYTES))
-        return Parcel(from_s, until_s, content)
-
-    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
-        """Returns (URL, headers, body) of a request, whose body is a form with the file."""
-        body, boundary = _form(parcel.content, self._prefix)
-        span = {"from": int(parcel.from_s), "until": max(1, round(parcel.until_s))}
+        body, boundary = _form(b"".join(pprof.write(whole, Metric.BYTES)), whole.type_prefix)
+        span = {"from": int(from_s), "until": max(1, round(until_s))}
         query = {"name": self._name(), **span, "format": "pprof", "spyName": "tracelloc"}
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         return f"{self._config.url}?{urllib.parse.urlencode(query)}", headers, body
@@ -134,11 +125,9 @@ class Otlp:
         timed = [replace(each, time_s=until_s, elapsed_ns=elapsed_ns) for each in profiles]
         # The server can recognize a request repeated after a lost response.
         otlp.fill(sent, timed, attributes=self._attributes, new_id=lambda: secrets.token_bytes(16))
-        return Parcel(from_s, until_s, gzip.compress(sent.SerializeToString(), 6, mtime=0))
-
-    def request(self, parcel: Parcel) -> tuple[str, dict[str, str], bytes]:
         headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "gzip"}
-        return self._config.url, headers | dict(self._config.headers), parcel.content
+        content = gzip.compress(sent.SerializeToString(), 6, mtime=0)
+        return self._config.url, headers | dict(self._config.headers), content
 
     def is_retryable(self, status: int) -> bool:
         return status in (429, 502, 503, 504)
@@ -284,7 +273,7 @@ class Pusher:
 
     def _send(self, parcel: Parcel, patience_s: float) -> tuple[str, bool]:
         """Returns (error, whether to retry); an empty error if the profile was sent."""
-        url, headers, body = self._protocol.request(parcel)
+        url, headers, body = parcel
         headers["User-Agent"] = f"tracelloc/{__version__}"
         if self._config.authorization is not None:
             headers["Authorization"] = self._config.authorization
@@ -316,26 +305,6 @@ class Pusher:
 _NAMES_PATIENCE_S: Final = 5.0  # How long to wait for names; scrapers give up after ten seconds
 
 
-class ProfileSource:
-    """Makes the profiles of each snapshot once. Thread safe: one snapshot at a time."""
-
-    def __init__(self, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
-        """``take`` may be called from any thread; this object alone uses ``namers``."""
-        self._take = take
-        self._namers = namers
-        self._lock = threading.Lock()
-        self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
-
-    def profiles(self) -> Sequence[Profile]:
-        """Returns a recent profile of each process. Raises the error that ended the trace."""
-        with self._lock:
-            trace = self._take()
-            if self._made[0] is not trace:
-                made = trace_profiles(trace, self._namers, freed=True, patience_s=_NAMES_PATIENCE_S)
-                self._made = trace, made
-            return self._made[1]
-
-
 class Sharing:
     """The endpoint and the push of one trace, as far as requested."""
 
@@ -349,12 +318,17 @@ class Sharing:
         self._token = None if listen is None else listen.token
         self._endpoint: Endpoint | None = None
         self._pusher: Pusher | None = None
+        self._lock = threading.Lock()  # For `_made`
+        self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
 
     def start(self, target: Target, take: Callable[[], TraceSnapshot], namers: Namers) -> None:
-        """Starts to answer requests and to push profiles. ``target``: the first process."""
-        source = ProfileSource(take, namers)
+        """Starts to answer requests and to push profiles. ``target``: the first process.
+
+        ``take`` may be called from any thread; this object alone uses ``namers``.
+        """
+        profiles = partial(self._profiles, take, namers)
         if self._listener is not None:
-            self._endpoint = Endpoint(self._listener, source.profiles, self._token)
+            self._endpoint = Endpoint(self._listener, profiles, self._token)
             public = ""
             if not self._endpoint.is_loopback:
                 public = "; anyone who can reach it can read it"
@@ -362,13 +336,22 @@ class Sharing:
                     public = "; its token can be read on the way: it is plain HTTP"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
-            self._pusher = Pusher(self._push, target, source.profiles, self._say)
+            self._pusher = Pusher(self._push, target, profiles, self._say)
             self._pusher.start()
             url = self._push.url
             self._say(f"pushing to {url}")
             if is_open_to_readers(url):
                 secret = " and the password" if self._push.authorization else ""
                 self._say(f"warning: profiles{secret} can be read on the way to {url}: use https")
+
+    def _profiles(self, take: Callable[[], TraceSnapshot], namers: Namers) -> Sequence[Profile]:
+        """Returns the profiles of a snapshot, made once. Raises the error that ended the trace."""
+        with self._lock:
+            trace = take()
+            if self._made[0] is not trace:
+                made = trace_profiles(trace, namers, freed=True, patience_s=_NAMES_PATIENCE_S)
+                self._made = trace, made
+            return self._made[1]
 
     def close(self) -> None:
         """Stops endpoint and push, while snapshots can still be taken. May be called twice."""
