@@ -14,7 +14,7 @@ from textual.screen import Screen
 
 from tracelloc.dataclass import dataclass
 from tracelloc.startup import not_ignored
-from tracelloc.ui.driver import TerminalDriver, keep_readable, signal_colours
+from tracelloc.ui.driver import ContrastFilter, TerminalDriver, signal_colours
 from tracelloc.ui.lineview import LIST_KEYS, OTHER_WORDS
 
 # The command palette's content: what the keys of the screen below it do, by all their names.
@@ -98,7 +98,7 @@ class TerminalApp(App[ResultT]):
 
     def __init__(self) -> None:
         super().__init__(driver_class=TerminalDriver)
-        keep_readable(self)
+        self._filters.append(ContrastFilter())  # After the application's own
         self.set_class(self.is_plain, "plain")
         if self.is_plain:
             self.animation_level = "none"

@@ -12,7 +12,7 @@ from tracelloc.text import about_of, format_percent, format_size
 from tracelloc.ui.functions import COUNTING, FUNCTIONS, FunctionKey, Functions
 from tracelloc.ui.lineview import COMPUTING, LineView, Piece
 from tracelloc.ui.plot import Canvas, Drawing, draw_areas, nice_ceiling, styled_runs
-from tracelloc.ui.tableview import clean, crop, fit, right
+from tracelloc.ui.tableview import clean, crop, fit
 from tracelloc.ui.view import Gaps, Settings, TraceSource, View, ViewSelection, are_in_gaps
 
 _LAYERS: Final = 6  # Most functions or stacks that get their own layer
@@ -174,9 +174,9 @@ class ChartView(LineView[ChartContent]):
         live, peak = int(layer.bytes[-1]), int(layer.bytes.max())
         yield "›" if row == self.cursor and self.is_active else " ", None
         yield _mark(content, row) * 2, _style(row)
-        yield right(content.about + format_size(live), 10), None
-        yield "  " + right(format_percent(live / whole), 6), None
-        yield "  " + right(content.about + format_size(peak), 11), None
+        yield fit(content.about + format_size(live), 10, to_right=True), None
+        yield "  " + fit(format_percent(live / whole), 6, to_right=True), None
+        yield "  " + fit(content.about + format_size(peak), 11, to_right=True), None
         yield "  " + fit(layer.name, max(1, width - 34)), None
 
 

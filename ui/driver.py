@@ -39,7 +39,6 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from textual._xterm_parser import XTermParser
-from textual.app import App
 from textual.color import Color
 from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -192,11 +191,6 @@ class ContrastFilter(LineFilter):
 @functools.lru_cache(1 << 12)
 def _has_text(text: str) -> bool:
     return any(letter.isalnum() for letter in text)
-
-
-def keep_readable(app: App[Any]) -> None:
-    """Adds a ``ContrastFilter`` after the application's own filters."""
-    app._filters.append(ContrastFilter())
 
 
 # A movement to (line, column), and what is written there.

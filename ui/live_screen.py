@@ -30,7 +30,7 @@ from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import OLD_S, State
-from tracelloc.ui.tableview import Table, TableRows
+from tracelloc.ui.tableview import Table, no_rows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Settings, Span, TraceFacts, View
 
@@ -194,28 +194,25 @@ class LiveScreen(SearchableScreen[None]):
         return self.query_one(f"#{self.settings.view.name}", LineView)
 
     def _show_pane(self, picture: Picture) -> None:
-        pane = self.query_one("#pane", Table)
-        details = picture.details
+        pane, details = self.query_one("#pane", Table), picture.details
+        room, wanted = self._pane_room(), _PANE
         if details is None:
             pane.border_title, words = type_words(self.view.key, picture.snapshot)
-            pane.show(TableRows((), lambda _key, _column: "", empty=words), at_once=True)
-            room = self._pane_room()
-            self.set_class(room < _LEAST_PANE, "crowded")
-            pane.set_height(max(min(room, _PANE), _LEAST_PANE))
-            return
-        group = self.view.key if isinstance(self.view.key, GroupKey) else None
-        verdict = verdict_text(details, picture.snapshot, group)
-        # The colours of a title are those of its style sheet, not of the terminal.
-        style = f"{verdict.style}".replace("red", "$text-error").replace("yellow", "$text-warning")
-        pane.border_title = Content.styled(verdict.plain or "stack of the selected row", style)
-        lines = frames.lines_of(details.stack, details.figures.index, everything=False)
-        notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
-        room = self._pane_room()
-        left = room - _FRAMING - len(lines) - len(notes)
-        notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
-        pane.show(frames.frame_rows(lines, *notes), at_once=True)
+            rows = no_rows(words)
+        else:
+            group = self.view.key if isinstance(self.view.key, GroupKey) else None
+            verdict = verdict_text(details, picture.snapshot, group)
+            # The colours of a title are those of its style sheet, not of the terminal.
+            style = str(verdict.style).replace("red", "$text-error")
+            style = style.replace("yellow", "$text-warning")
+            pane.border_title = Content.styled(verdict.plain or "stack of the selected row", style)
+            lines = frames.lines_of(details.stack, details.figures.stat.index, everything=False)
+            notes: list[str | Text] = [*verdict_lines(details, max(self.size.width - 2, 20), group)]
+            left = room - _FRAMING - len(lines) - len(notes)
+            notes += self._pane_notes(lines, picture, min(left, _SOURCE_LINES))
+            rows, wanted = frames.frame_rows(lines, *notes), len(lines) + len(notes) + _FRAMING
+        pane.show(rows, at_once=True)
         self.set_class(room < _LEAST_PANE, "crowded")
-        wanted = len(lines) + len(notes) + _FRAMING
         pane.set_height(max(min(room, wanted), _LEAST_PANE))
 
     def _pane_room(self) -> int:

@@ -90,8 +90,8 @@ def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
     """Returns the (title, sentences) of a growing type's row."""
     for each in objects.type_suspects(snapshot):
         if key == TypeKey(each.name):
-            title = objects.type_headline(each, objects.growing_for_s(each, snapshot))
-            return title, "; ".join(objects.type_sentences(each))
+            words = "; ".join(objects.type_sentences(each))
+            return objects.type_headline(each, snapshot), words
     return "stack of the selected row", ""
 
 
@@ -134,8 +134,7 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, key: Hashable | None) -> I
     for each in found.suspects:
         part = next((part for part in each.parts if part.name == name), None)
         if each.name == name:
-            words = objects.type_headline(each, objects.growing_for_s(each, snapshot))
-            yield tableview.clean(f"{name}: {words}")
+            yield tableview.clean(f"{name}: {objects.type_headline(each, snapshot)}")
         elif part is not None:
             yield tableview.clean(f"{name}: grows with {each.name}, whose objects keep it")
     holders = found.holders.get(name)

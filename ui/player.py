@@ -74,8 +74,8 @@ class Player:
         index = min(max(index, 0), len(line.uptimes_s) - 1)
         is_last = index == len(line.uptimes_s) - 1
         # After the last snapshot, new ones are followed.
-        self._uptime_s = math.inf if is_last else float(line.uptimes_s[index])
-        self._recorded.go_to(self._uptime_s)
+        uptime_s = math.inf if is_last else float(line.uptimes_s[index])
+        self._uptime_s = self._recorded.uptime_s = uptime_s
         self._refresher.ask(self._state.settings, tick=True)
 
     def step(self, count: int) -> None:
@@ -153,7 +153,7 @@ _NEWEST_S: Final = 2.0  # Time between two updates of a growing recording's curv
 
 
 class RecordedSource(TraceSource):
-    """A source of recorded snapshots. Any thread may call ``go_to`` and read ``line``."""
+    """A source of recorded snapshots. Any thread may set ``uptime_s`` and read ``line``."""
 
     writes_files = True  # True: quitting loses nothing, so the screen does not ask first
     last_output: view.LastOutput | None = None
@@ -163,7 +163,8 @@ class RecordedSource(TraceSource):
         self._recording = recording
         self._namers = namers
         self.trace_as_of = recording.trace_as_of
-        self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
+        # The last snapshot up to this uptime is shown
+        self.uptime_s = math.inf if at is None else recording.moments[at].uptime_s
         self._newest_due_s = 0.0
         # The gaps between snapshots, and the times that they were found in
         self._gaps: tuple[view.F64, view.Gaps] = np.zeros(0), ()
@@ -179,15 +180,11 @@ class RecordedSource(TraceSource):
         self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
         self.facts = _facts_of(recording, self._newest.root)
 
-    def go_to(self, uptime_s: float) -> None:
-        """Selects the last snapshot up to an uptime in seconds. Any thread may call this."""
-        self._uptime_s = uptime_s
-
     def namer(self, target: Target) -> Namer:
         return self._namers.namer_of(target)
 
     def take_snapshot(self, _wanted: SnapshotRequest) -> TraceSnapshot:
-        recording, uptime_s = self._recording, self._uptime_s
+        recording, uptime_s = self._recording, self.uptime_s
         # The curves, which take long, are read at most every `_NEWEST_S`.
         self._recording.reload()
         now_s = time.monotonic()

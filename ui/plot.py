@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
-from tracelloc.model.figures import HeapPoints
+from tracelloc.model.figures import F64, HeapPoints
 from tracelloc.model.verdicts import Verdict
 from tracelloc.show.presentation.suspects import suspects_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration
-
-F64 = npt.NDArray[np.float64]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.codefiles import base_name
-from tracelloc.model.figures import I64
+from tracelloc.model.figures import I64, Mask
 from tracelloc.model.frames import Frame
 from tracelloc.show.filters.rules import LONGEST_SUBJECT
 from tracelloc.show.presentation.naming import Namer, frame_name, stack_title
@@ -22,7 +22,6 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 from tracelloc.ui.tableview import clean
 
-Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
 # Time limit per picture for names that nothing waits for and that may still change.
@@ -131,7 +130,7 @@ class Names:
         labels = self.labels
         wanted, labels.wanted = labels.wanted, set()
         done = self._searchable if search else labels.fresh
-        needs_all, is_quiet = every or search, self._namer.waiting == 0
+        needs_all, is_quiet = every or search, self._namer.symbols.waiting == 0
         order = order if needs_all else order[:_MOST_NAMED]
         left = order[~done[order]]
         first = [stack for stack in wanted if stack < len(snapshot.totals)]

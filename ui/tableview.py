@@ -61,16 +61,11 @@ def crop(name: str, width: int) -> str:
     return kept + CUT
 
 
-def fit(name: str, width: int) -> str:
-    """Returns the text in exactly ``width`` cells, left-aligned."""
+def fit(name: str, width: int, *, to_right: bool = False) -> str:
+    """Returns the text in exactly ``width`` cells."""
     text = crop(name, width)
-    return text + " " * (width - cell_len(text))
-
-
-def right(name: str, width: int) -> str:
-    """Returns the text in exactly ``width`` cells, right-aligned."""
-    text = crop(name, width)
-    return " " * (width - cell_len(text)) + text
+    space = " " * (width - cell_len(text))
+    return space + text if to_right else text + space
 
 
 def bar(share: float, width: int) -> str:
@@ -396,7 +391,7 @@ class Table(LineView[TableRows]):
             elif isinstance(cell, TitleCell | PathCell | CommandCell):
                 yield fit(cell.within(room), room), None
             elif isinstance(cell, str):
-                yield (right if column.right else fit)(cell, room), None
+                yield fit(cell, room, to_right=column.right), None
             else:
                 yield from self._styled(cell, room, to_right=column.right)
 

@@ -131,11 +131,12 @@ def grower_text(frame: FunctionLine) -> str:
     return f"{frame.function}(){place}"
 
 
-def type_headline(suspect: TypeSuspect, for_s: float) -> str:
+def type_headline(suspect: TypeSuspect, snapshot: Snapshot) -> str:
     """Formats a type's growth: ``growing 412 KiB/min for 45 s, possible leak``."""
     unsure = "" if suspect.verdict is Verdict.LEAKING else ", possible leak"
     rate = format_size(round(suspect.bytes_per_min))
-    return f"{suspect.verdict.value} {rate}/min for {format_duration(for_s)}{unsure}"
+    since = format_duration(growing_for_s(suspect, snapshot))
+    return f"{suspect.verdict.value} {rate}/min for {since}{unsure}"
 
 
 def type_title(suspect: TypeSuspect) -> str:
