@@ -14,11 +14,10 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from tracelloc.model.frames import Frame
-from tracelloc.model.process import Target
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.calltree import listed_function
 from tracelloc.show.presentation.symboladvice import generated_advice
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import (
     NS_PER_S,
     about_of,
@@ -88,7 +87,7 @@ class DetailScreen(Screen[None]):
 
     def show(self, picture: Picture) -> None:
         details = picture.details
-        if details is None or details.figures.index != self.stack:
+        if details is None or details.figures.stat.index != self.stack:
             return
         before = self.details
         self.details = details
@@ -100,7 +99,7 @@ class DetailScreen(Screen[None]):
             curve = Curve("live", times, sizes, "plot--heap")
             self.query_one(SpanPlot).show([curve], [], times[0], times[-1])
             self._show_bars()
-            symbols = self.state.source.symbol_advice(self._target, details.stack)
+            symbols = self.state.source.symbol_advice(picture.snapshot.target, details.stack)
             advice = [generated_advice(picture.snapshot.runtimes, details.stack), symbols]
             if before is None or before.stack != details.stack or advice != self._advice:
                 self._advice = advice
@@ -121,16 +120,11 @@ class DetailScreen(Screen[None]):
     def _show_frames(self) -> None:
         if self.details is None:
             return
-        stack, index = self.details.stack, self.details.figures.index
+        stack, index = self.details.stack, self.details.figures.stat.index
         self._lines = frames.lines_of(stack, index, everything=self._everything)
         notes = [note for note in self._advice if note is not None]
         self.query_one("#frames", Table).show(frames.frame_rows(self._lines, *notes), at_once=True)
         self._show_source()
-
-    @property
-    def _target(self) -> Target:
-        assert self.state.picture is not None
-        return self.state.picture.snapshot.target
 
     @property
     def frame(self) -> Frame | None:
@@ -141,9 +135,10 @@ class DetailScreen(Screen[None]):
 
     @on(Table.Moved, "#frames")
     def _show_source(self) -> None:
-        frame = self.frame
-        read = self.state.source.read_source
-        lines, why = frames.source_of(read, self._target, frame, _SOURCE_LINES)
+        frame, picture = self.frame, self.state.picture
+        assert picture is not None
+        read, target = self.state.source.read_source, picture.snapshot.target
+        lines, why = frames.source_of(read, target, frame, _SOURCE_LINES)
         joined = Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
         text = joined if lines else Text(why, "dim")
         has_line = frame is not None and frame.file is not None and frame.line is not None
@@ -200,23 +195,23 @@ class DetailScreen(Screen[None]):
 
 def _title(details: SelectedStack, picture: Picture, condition: str, width: int) -> Text:
     """Returns the title lines, cut to the screen's width; only the reasons are wrapped."""
-    figures = details.figures
+    figures, stat = details.figures, details.figures.stat
     about = about_of(picture.snapshot.sample_bytes)
     # Short peaks while the ring was full are unknown, and so are those of a sum of processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = details.growth
-    name = Text(f" {crop(picture.labels.shown(figures.index), width - 2)}", "bold")
+    name = Text(f" {crop(picture.labels.shown(stat.index), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")
     style = "bold red" if growth > 0 else "green" if growth < 0 else ""
-    noun = "block" if figures.live_count == 1 else "blocks"
+    noun = "block" if stat.live_count == 1 else "blocks"
     held = Text.assemble(
-        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
+        f" {about}{format_size(stat.live_bytes)} in {about}{stat.live_count:,} {noun}   ",
         (f"{signed_size(growth)}/min {arrow(growth)}   ", style),
         f"peak {least}{format_size(figures.peak_bytes)}",
     )
-    every, freed = figures.allocated_count, figures.freed_count
+    every, freed = stat.allocated_count, stat.allocated_count - stat.live_count
     ratio = f" ({format_percent(freed / every)})" if every else ""
     life = f" allocated {every:,}   freed {freed:,}{ratio}   "
     if picture.line is None:
@@ -224,7 +219,7 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
         life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
     life += f"newest {_age(figures.last_age_ns)}"
     lines = [name, held, Text(life)]
-    if (work := _work(figures.index, picture.snapshot, about)) is not None:
+    if (work := _work(stat, picture.snapshot, about)) is not None:
         lines.append(Text(work))
     threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4] if t.tid]
     if threads:
@@ -241,9 +236,8 @@ def _title(details: SelectedStack, picture: Picture, condition: str, width: int)
     return Text("\n").join(lines)
 
 
-def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
-    stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
-    words = []
+def _work(stat: StackStat, snapshot: Snapshot, about: str) -> str | None:
+    peak, words = snapshot.peak, []
     if peak is not None:
         share = format_percent(stat.peak_bytes / max(peak.size_bytes, 1))
         words.append(f"at heap peak: {about}{format_size(stat.peak_bytes)} ({share})")

@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.show.analysis.differences import Limits
-from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.presentation.naming import Namer
@@ -276,7 +276,8 @@ class ExportDialog(Dialog[None]):
         try:
             path = Path(self.query_one("#path", Input).value).expanduser()
             target = self._snapshot.target
-            output = OutputFile.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
+            output = OutputFile(path, exporter_for(str(path)))
+            output = output.at(target.pid, self._snapshot.time_s)
             output.check()
             if output.path.is_file() and output.path != self._existing:
                 self._existing = output.path
@@ -295,6 +296,8 @@ class ExportDialog(Dialog[None]):
 
     @work(thread=True, exclusive=True)
     def _write(self, output: OutputFile) -> None:
+        from tracelloc.show.presentation.combined import profile_of  # noqa: PLC0415 - the first screen does without it
+
         worker = get_current_worker()
 
         def pieces() -> Iterator[bytes]:
@@ -303,9 +306,10 @@ class ExportDialog(Dialog[None]):
             while not self._namer.prepare(self._snapshot, indices, _NAMES_S):
                 if worker.is_cancelled:
                     raise ExportCancelledError
-                self._tell(f"reading symbols, {self._namer.waiting:,} addresses left")
+                self._tell(f"reading symbols, {self._namer.symbols.waiting:,} addresses left")
             written, said_s = 0, time.monotonic()
-            for piece in output.exporter(self._snapshot, self._namer):
+            profile = profile_of(self._snapshot, self._namer, freed=output.needs_freed)
+            for piece in output.content(profile):
                 if worker.is_cancelled:
                     raise ExportCancelledError
                 written += len(piece)

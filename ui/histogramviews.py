@@ -187,7 +187,7 @@ def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
         return "" if per_min is None else tableview.growth_cell(per_min)
 
     def name(row: histograms.ThreadRow) -> tableview.Cell:
-        return Text(_name(row.tid, None), "dim") if row.name is None else row.name
+        return Text(_name(row.held.tid, None), "dim") if row.held.name is None else row.held.name
 
     def work(
         key: str, title: str, width: int, field: str, from_width: int
@@ -198,7 +198,7 @@ def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
     return (
         Column("bytes", "live", 13, lambda row: row.held.live_bytes, size),
         Column("growth", "growth/min", 12, lambda row: row.held.bytes_per_min or 0, draw=growth),
-        Column("thread", "thread", 7, lambda row: row.tid, descending=False),
+        Column("thread", "thread", 7, lambda row: row.held.tid, descending=False),
         Column("share", "share", 7, share, format_percent, from_width=76, sorts=False),
         Column("count", "blocks", 10, lambda row: row.held.live_count, count, from_width=76),
         work("allocated", "allocated", 9, "allocated_bytes", 98),
@@ -206,7 +206,7 @@ def thread_columns(about: str = "") -> Columns[histograms.ThreadRow]:
         work("for_others", "freed for others", 16, "freed_for_others_bytes", 134),
         work("by_others", "freed by others", 15, "freed_by_others_bytes", 134),
         Column(
-            "name", "name", 16, lambda row: _name(row.tid, row.name), draw=name,
+            "name", "name", 16, lambda row: _name(row.held.tid, row.held.name), draw=name,
             left=True, descending=False,
         ),
         Column("bar", "", 0, share, tableview.Bar, from_width=130, sorts=False),
@@ -254,7 +254,7 @@ def thread_table(
         what = f"{about}{size} in {about}{count} blocks, {share} of all frees"
         sharing = f" freed by other threads: {what}"
         footer = [lambda _: sharing, lambda tid: _flows(activity, tid, about)]
-    rows = {row.tid: row for row in sorted(threads, key=lambda row: row.tid)}
+    rows = {row.held.tid: row for row in sorted(threads, key=lambda row: row.held.tid)}
     return tableview.sorted_rows(rows, thread_columns(about), sorting, footer=footer)
 
 
@@ -269,7 +269,8 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
     def size(flow: ThreadFlow) -> str:
         return about + format_size(flow.size_bytes)
 
-    given, taken = histograms.flows_of(activity, tid)
+    given = [flow for flow in activity.flows if flow.maker_tid == tid]  # Largest first
+    taken = [flow for flow in activity.flows if flow.ender_tid == tid]
     parts = [f"{size(flow)} to {named(flow.ender_tid)}" for flow in given[:_FLOWS]]
     parts += [f"{size(flow)} from {named(flow.maker_tid)}" for flow in taken[:_FLOWS]]
     left = len(given) + len(taken) - len(parts)

@@ -14,7 +14,7 @@ import numpy as np
 from tracelloc.dataclass import dataclass, field
 from tracelloc.model.blocks import BlockHolders
 from tracelloc.model.figures import I64
-from tracelloc.model.process import RUNNING_PROCESSES, Target
+from tracelloc.model.process import RUNNING_PROCESSES
 from tracelloc.model.verdicts import CODE_OF, Judgement
 from tracelloc.show.analysis import differences as analysis
 from tracelloc.show.analysis.differences import Mark
@@ -125,7 +125,7 @@ class Pictures:
         self._journal = journal
         self._now_s = now_s
         self._processes: dict[int, _Process] = {}  # By number
-        self._merger = TraceMerger(lambda target, at: source.namer(target).place(at))
+        self._merger = TraceMerger(lambda target, at: source.namer(target).symbols.place(at))
         self._merged: tuple[int, TraceSnapshot, Snapshot] | None = None
         self._ring_share = 0.0
         self._taking_s = 0.0
@@ -173,8 +173,8 @@ class Pictures:
             if snapshot.merged is None:
                 namer = self._source.namer(snapshot.target)
             else:
-                root = self._source.namer(Target(0, ""))
-                namer = root.with_symbols(MergedSymbols(self._merger.locations, self._source.namer))
+                symbols = MergedSymbols(self._merger.locations, self._source.namer)
+                namer = Namer(symbols, self._source.filters)
             self._processes[number] = _Process(namer, Names(namer, self._now_s, self._asked))
         return self._processes[number]
 
@@ -200,7 +200,7 @@ class Pictures:
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
             line=self._line, names_pending=pending,
             is_partial=pending > 0 or names.asks_again,
-            is_naming=pending > 0 or namer.waiting > 0,
+            is_naming=pending > 0 or namer.symbols.waiting > 0,
             computing_s=self._now_s() - began_s,
         )  # fmt: skip
 
@@ -244,7 +244,7 @@ class Pictures:
 
     def _fold_wrappers(self, snapshot: Snapshot, process: _Process, stacks: I64) -> None:
         names, now_s = process.names, self._now_s()
-        if now_s < process.wrappers_due_s or process.namer.waiting:
+        if now_s < process.wrappers_due_s or process.namer.symbols.waiting:
             return
         process.wrappers_due_s = now_s + _WRAPPERS_S
         # Only stacks that have names already.
@@ -280,7 +280,7 @@ class Pictures:
         if index is None or index >= len(snapshot.totals):
             return None
         namer.prepare(snapshot, [index], 0)
-        details = stack_details(snapshot, index, snapshot.thread_names, settings.all_limits)
+        details = stack_details(snapshot, index, settings.all_limits)
         findings = snapshot.findings
         suspect = None if findings is None else findings.suspect_of.get(index)
         key = index if suspect is None else suspect.stack

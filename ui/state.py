@@ -277,7 +277,7 @@ class State:
         elif details is None:
             self.app.notify("Choose a stack or a function first (1, F)", timeout=3)
         else:
-            lines = lines_of(details.stack, details.figures.index, everything=False)
+            lines = lines_of(details.stack, details.figures.stat.index, everything=False)
             frame = lines[first_line(lines)].frame if lines else None
             if frame is None or frame.file is None:
                 self.app.notify("No source lines for this stack (Enter: why)", timeout=3)

@@ -19,6 +19,7 @@ class CountingNamer:
 
     def __init__(self) -> None:
         self.version = (0, 0)
+        self.symbols = self
         self.waiting = 1
 
     def stack(self, _snapshot: object, index: int) -> NamedStack:

@@ -17,7 +17,7 @@ from tracelloc.text import NS_PER_S, printable
 if TYPE_CHECKING:
     from tracelloc.model.snapshotrequest import SnapshotRequest
     from tracelloc.record.session.config import TraceConfig
-    from tracelloc.show.alerts.rules import WatchOptions, WatchRule
+    from tracelloc.show.alerts.rules import WatchRule
     from tracelloc.show.export.outputfile import OutputFile
     from tracelloc.show.publish.address import ListenAddress, PushConfig
     from tracelloc.system.memorylimits import MemoryGroup
@@ -89,7 +89,6 @@ class Options(argparse.Namespace):
     trace: TraceConfig  # Settings of the trace, without the allocators of `allocators_paths`
     outputs: tuple[OutputFile, ...]
     pushes_to: PushConfig | None
-    watch: WatchOptions
     wanted: SnapshotRequest  # The content that snapshots need for the reports and files
 
     @property

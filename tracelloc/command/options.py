@@ -21,7 +21,6 @@ from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
-from tracelloc.show.alerts.rules import WatchOptions
 from tracelloc.show.export import FORMATS
 from tracelloc.show.publish import address
 from tracelloc.show.report.optional import wanted_by
@@ -43,9 +42,6 @@ def completed(given: Options) -> Options:
         listen = replace(listen, token=token)
     found = given.but(
         outputs=outputs, listen=listen, pushes_to=_push_of(given), trace=_config_of(given),
-        watch=WatchOptions(
-            tuple(given.fail_if), tuple(given.on_leak or ()), tuple(given.suppressions)
-        ),
         wanted=reduce(
             or_, files, wanted_by(given.show) | SnapshotRequest(given.top, given.min_age_ns)
         ),

@@ -60,14 +60,15 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
     start = time.monotonic()
     for one in trace.processes:
         namer = namers.namer_of(one.target)
+        symbols = namer.symbols
         indices = [stat.index for stat in one.top_stacks(freed=freed)]
         while not namer.prepare(one, indices, min(_PROGRESS_S, namers.patience_s)):
             if not namers.patience_s:
                 messages.end_progress()
-                messages.say(f"no time left for names: {namer.waiting} still to be looked up")
+                messages.say(f"no time left for names: {symbols.waiting} still to be looked up")
                 break
             took = text.format_duration(round(time.monotonic() - start))
-            messages.show_progress(f"reading symbols, {namer.waiting} addresses left, {took}")
+            messages.show_progress(f"reading symbols, {symbols.waiting} addresses left, {took}")
 
 
 def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterator[bytes]:

@@ -37,9 +37,8 @@ def report(given: argparse.Namespace) -> None:
     if len(given.files) == 1 and _is_profile(given.files[0]):
         _convert(given, given.files[0], outputs)
         return
-    filters, warnings = load_filters(
-        tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
-    )
+    chosen = given.filters_paths, given.filter_groups
+    filters, warnings = load_filters(*chosen, standing=given.use_filters)
     for warning in warnings:
         messages.say(f"warning: {warning}")
     recording = open_recordings(given.files)

@@ -285,7 +285,7 @@ class Run:
 
     def _tell_missing_names(self, trace: TraceSnapshot) -> None:
         named = trace.processes if self.options.mode.reports else ()
-        if count := sum(self.namers.namer_of(one.target).waiting for one in named):
+        if count := sum(self.namers.namer_of(one.target).symbols.waiting for one in named):
             what = f"names or lines of {count:,} addresses"
             self.messages.say(f"the last report lacks {what}: no time was left to look them up")
 
@@ -318,12 +318,12 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         start.ends_on_signal, stops=not options.trace.follow, has_command=bool(options.command)
     )
     with ExitStack() as stack:
-        filters, warnings = load_filters(
-            tuple(options.filters_paths), tuple(options.filter_groups), standing=options.use_filters
-        )
+        chosen = options.filters_paths, options.filter_groups
+        filters, warnings = load_filters(*chosen, standing=options.use_filters)
         custom, more = load_custom_allocators(tuple(options.allocators_paths), invoker())
         who = effective_user() if options.as_root else invoker()
-        watch = stack.enter_context(closing(Watch(options.watch, say, who)))
+        watched = options.fail_if, options.on_leak, options.suppressions
+        watch = stack.enter_context(closing(Watch(*watched, say, who)))
         sharing = None
         if options.listen is not None or options.pushes_to is not None:
             from tracelloc.show.publish.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used

@@ -195,9 +195,8 @@ def run_screen(options: Options, *, is_chosen: bool) -> int:
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
     prepare_screens(plain=given.plain)
-    filters, warnings = load_filters(
-        tuple(given.filters_paths), tuple(given.filter_groups), standing=given.use_filters
-    )
+    chosen = given.filters_paths, given.filter_groups
+    filters, warnings = load_filters(*chosen, standing=given.use_filters)
     recording = open_recordings(given.files)
     namers = Namers(recording, filters)
     at = None if given.at is None else find_moment(recording, given.at)

@@ -1,6 +1,5 @@
 """Reports which processes the kernel has killed for want of memory, and what held the memory.
 
-
 Formats: Documentation/accounting/psi.rst, cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst
 (memory.oom_control, which counts a group's own processes only); ``oom_kill`` of /proc/vmstat counts
 those of the whole machine.

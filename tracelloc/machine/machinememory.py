@@ -10,9 +10,9 @@ from enum import Enum
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
+from tracelloc.model.figures import F64, I64
 from tracelloc.system.groupnames import GroupName
 from tracelloc.text import (
     format_duration,
@@ -36,8 +36,6 @@ _LEAST_GROWTH_BYTES: Final = 256 << 10  # Less counts as no growth
 _PAUSE: Final = 0.125
 _LEAST_PAUSE_S: Final = 30.0
 _SLOWER: Final = 0.1
-
-Figures = npt.NDArray[np.int64]
 
 
 class MemoryKind(Enum):
@@ -173,7 +171,7 @@ class GrowthHistory:
         # The columns that count as growth
         self._grow = np.array([not kind.is_reclaimable for kind in kinds])
         self._times: list[float] = []
-        self._samples: list[Figures] = []
+        self._samples: list[I64] = []
         self._born: list[float] = []
         self._free: list[int] = []
 
@@ -207,9 +205,7 @@ class GrowthHistory:
         self._times = [times[index] for index in kept]
         self._samples = [self._samples[index] for index in kept]
 
-    def _before(
-        self, rows: Sequence[int], window_s: float | npt.NDArray[np.float64]
-    ) -> tuple[npt.NDArray[np.float64], Figures]:
+    def _before(self, rows: Sequence[int], window_s: float | F64) -> tuple[F64, I64]:
         """Returns times and figures of rows a window ago, or of their first samples."""
         chosen = np.asarray(rows, np.intp)
         times = np.asarray(self._times)

@@ -85,9 +85,9 @@ def members_of(group: MemoryGroup) -> list[int]:
 class GroupReader:
     """Reads the memory of the control groups that processes are in. For one thread at a time."""
 
-    def __init__(self, root: Path = CGROUPS, names: GroupNames | None = None) -> None:
+    def __init__(self, root: Path = CGROUPS) -> None:
         self._root = root
-        self.names = names or GroupNames()
+        self.names = GroupNames()
         self._history = machinememory.GrowthHistory(machinememory.GROUP_KINDS)
         self._rows: dict[MemoryGroup, int] = {}
 

@@ -11,8 +11,12 @@ from tests.commands import mounted
 from tests.harness import may_mount, refused
 from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
-from tracelloc.show.export import FOLDED
+from tracelloc.show.export import FOLDED, exporter_for
 from tracelloc.show.export.outputfile import OutputFile, open_special
+
+
+def output_of(path: str) -> OutputFile:
+    return OutputFile(Path(path), exporter_for(path))
 
 
 def names(directory: Path) -> list[str]:
@@ -29,7 +33,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_what_fails_leaves_the_old_file(full_disk: Path, tmp_path: Path) -> None:
-    output = OutputFile.by_suffix(str(full_disk / "a.json"))
+    output = output_of(str(full_disk / "a.json"))
     output.write([b"old"])
     with pytest.raises(TracellocError) as caught:
         output.write(bytes(4096) for _ in range(100))
@@ -39,11 +43,11 @@ def test_what_fails_leaves_the_old_file(full_disk: Path, tmp_path: Path) -> None
     )
     assert output.path.read_bytes() == b"old"
     assert names(full_disk) == ["a.json"]
-    fresh = OutputFile.by_suffix(str(full_disk / "b.json"))
+    fresh = output_of(str(full_disk / "b.json"))
     with pytest.raises(TracellocError, match=r"No space left on device$"):
         fresh.write(bytes(4096) for _ in range(100))
     assert names(full_disk) == ["a.json"]
-    output = OutputFile.by_suffix(str(tmp_path / "a.json"))
+    output = output_of(str(tmp_path / "a.json"))
     output.write([b"old"])
 
     def pieces() -> Iterator[bytes]:
@@ -57,7 +61,7 @@ def test_what_fails_leaves_the_old_file(full_disk: Path, tmp_path: Path) -> None
 
 
 def test_placeholders_devices_and_pipes(tmp_path: Path) -> None:
-    name = str(OutputFile.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0).path)
+    name = str(output_of("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0).path)
     assert name.startswith("/tmp/42/a-19")
     assert name.endswith("-%p-%x.json")
     assert len(name.split("-")[1]) == 8
@@ -89,8 +93,8 @@ def test_a_pipe_of_somebody_else(tmp_path: Path) -> None:
     os.mkfifo(pipe, 0o666)
     os.chown(pipe, 65534, 65534)
     with pytest.raises(TracellocError, match="this pipe belongs to another user"):
-        OutputFile.by_suffix(str(pipe)).check()
+        output_of(str(pipe)).check()
     with pytest.raises(TracellocError, match="this pipe belongs to another user"):
         open_report(pipe)
     os.chown(pipe, 0, 0)
-    OutputFile.by_suffix(str(pipe)).check()
+    output_of(str(pipe)).check()

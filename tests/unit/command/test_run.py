@@ -37,7 +37,7 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
         lambda number: play.session.processes.tracee_of(number).space, SourceMap(())
     )
     namers = Namers(symbolizers, Filters())
-    watch = Watch(options.watch, said.append)
+    watch = Watch(options.fail_if, options.on_leak, options.suppressions, said.append)
     run = Run(options, play.session, signals=None, messages=messages, namers=namers, watch=watch)
     taken: list[TraceSnapshot] = []
     snapshot = play.session.snapshot
@@ -113,7 +113,7 @@ def test_names_that_the_last_report_lacks_are_counted(
         return False
 
     monkeypatch.setattr(Namer, "prepare", prepare)
-    monkeypatch.setattr(Namer, "waiting", 1234)
+    monkeypatch.setattr(Symbolizer, "waiting", 1234)
     with running(play, "--json", "--follow") as (run, _, said):
         reports, _ = front(monkeypatch, tmp_path)
         run.finish(reports)

@@ -16,6 +16,7 @@ from tracelloc.command.outputs import open_report
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.precompiled import _Cache
+from tracelloc.show.export import exporter_for
 from tracelloc.show.export.outputfile import OutputFile
 from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
@@ -70,7 +71,7 @@ def owner_of(path: Path) -> User:
 
 
 def write_output(path: Path) -> None:
-    output = OutputFile.by_suffix(str(path))
+    output = OutputFile(path, exporter_for(str(path)))
     output.check()
     output.write([b"new"])
 

@@ -5,7 +5,6 @@ A rule of a trace is a condition such as ``leak > 1MiB/min``, ``suspects > …``
 """
 
 import re
-from pathlib import Path
 from typing import Final
 
 from tracelloc.dataclass import dataclass
@@ -41,15 +40,6 @@ class WatchRule:
 
     quantity: str  # `leak`, `suspects`, `growth`, `live`, `rss` or `lost`
     limit_bytes: int  # The limit; per minute if the quantity is a rate
-
-
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """Rules, leak command and suppressions of a trace."""
-
-    rules: tuple[WatchRule, ...] = ()
-    on_leak: tuple[str, ...] = ()  # A command and its arguments; empty: none
-    suppressions: tuple[Path, ...] = ()
 
 
 def parse_rule(text: str) -> WatchRule:

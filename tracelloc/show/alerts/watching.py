@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.model.verdicts import Suspect, Verdict
-from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
+from tracelloc.show.alerts.rules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchRule
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.presentation.facts import stack_facts, summary, suspect_facts
 from tracelloc.show.presentation.naming import Namer
@@ -175,12 +176,12 @@ class Watch:
     """Rules, leak command and suppressions of one run."""
 
     def __init__(
-        self, options: WatchOptions, say: Callable[[str], None], who: Invoker | None = None
-    ) -> None:
+        self, rules: Sequence[WatchRule], on_leak: Sequence[str] | None,
+        suppressions: Iterable[Path], say: Callable[[str], None], who: Invoker | None = None,
+    ) -> None:  # fmt: skip
         """``who`` runs commands, see ``LeakCommand``. Raises UsageError for bad suppressions."""
-        self._rules = options.rules
-        self.suppressions = Suppressions(options.suppressions)
-        on_leak = options.on_leak
+        self._rules = rules
+        self.suppressions = Suppressions(suppressions)
         self._command = LeakCommand(on_leak, say, who=who) if on_leak else None
         # The broken rule, with its figure, that ends tracing with `FAILED_STATUS`; else None
         self.broken: str | None = None

@@ -14,12 +14,9 @@ import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, BlockSelection, block_stats, first_rows, weights
-from tracelloc.model.figures import COUNT_PARTS, I64, Totals
+from tracelloc.model.figures import COUNT_PARTS, F64, I64, U64, Totals
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
-
-F64 = npt.NDArray[np.float64]
-U64 = npt.NDArray[np.uint64]
 
 NO_AGE: Final = -1  # Mean age of a stack without live blocks
 _EXACT_FLOAT: Final = 1 << 53  # Sums below this are exact in float64, in which `bincount` adds

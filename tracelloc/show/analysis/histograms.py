@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import Blocks, Usable
-from tracelloc.model.figures import ThreadActivity, ThreadFlow, ThreadWork
+from tracelloc.model.figures import ThreadActivity, ThreadWork
 from tracelloc.show.analysis.differences import ALL, Limits, amounts, held_by, pick_blocks
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import NS_PER_S
 
 
@@ -192,12 +192,8 @@ def threads_of(
 class StackDetails:
     """Figures and histograms of one stack. Ages in ns; None if not applicable."""
 
-    index: int
-    live_bytes: int
-    live_count: int
-    allocated_count: int
-    freed_count: int
-    peak_bytes: int
+    stat: StackStat
+    peak_bytes: int  # Most live bytes at any time
     last_age_ns: int | None  # How long ago it last allocated
     mean_age_ns: int | None
     oldest_age_ns: int | None
@@ -208,32 +204,26 @@ class StackDetails:
     history: tuple[list[int], list[int]]
 
 
-def stack_details(
-    snapshot: Snapshot, index: int, names: Mapping[int, str], limits: Limits = ALL
-) -> StackDetails:
+def stack_details(snapshot: Snapshot, index: int, limits: Limits = ALL) -> StackDetails:
     """Returns figures of a stack, and histograms of its blocks if the snapshot has blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
     every = Blocks.empty() if snapshot.blocks is None else snapshot.blocks
     blocks = pick_blocks(every.select(every.stack == index), now_ns, limits)
-    live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
+    (stat,) = snapshot.stack_stats([index])
     times, sizes = snapshot.history.series(index)
     last_ns = int(totals.last_ns[index])
     ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
     parts = amounts(blocks, sampled).parts
     return StackDetails(
-        index=index,
-        live_bytes=live_bytes,
-        live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
-        allocated_count=int(totals.allocated_count[index]),
-        freed_count=int(totals.freed_count[index]),
-        peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
+        stat=stat,
+        peak_bytes=max(int(totals.peak_bytes[index]), stat.live_bytes),
         last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
         mean_age_ns=round(float(np.average(ages, weights=parts))) if len(ages) else None,
         oldest_age_ns=int(ages.max()) if len(ages) else None,
         sizes=size_bins(blocks, sampled),
         ages=age_bins(blocks, now_ns, sampled),
-        threads=threads_of(blocks, names, now_ns, sample_bytes=sampled),
-        history=([*times, now_ns], [*sizes, live_bytes]),
+        threads=threads_of(blocks, snapshot.thread_names, now_ns, sample_bytes=sampled),
+        history=([*times, now_ns], [*sizes, stat.live_bytes]),
     )
 
 
@@ -243,14 +233,6 @@ class ThreadRow:
 
     held: ThreadStat  # Live blocks that it has allocated
     work: ThreadWork  # Activity of the thread since tracing began
-
-    @property
-    def tid(self) -> int:
-        return self.held.tid
-
-    @property
-    def name(self) -> str | None:
-        return self.held.name
 
 
 def thread_rows(
@@ -266,10 +248,3 @@ def thread_rows(
         left = works.values()
         rows += [ThreadRow(ThreadStat(one.tid, one.name, 0, 0, 0.0, None), one) for one in left]
     return rows
-
-
-def flows_of(activity: ThreadActivity, tid: int) -> tuple[list[ThreadFlow], list[ThreadFlow]]:
-    """Returns (a thread's blocks freed by others, others' blocks freed by it), largest first."""
-    given = [flow for flow in activity.flows if flow.maker_tid == tid]
-    taken = [flow for flow in activity.flows if flow.ender_tid == tid]
-    return given, taken

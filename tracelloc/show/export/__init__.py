@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import UsageError
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.show.presentation.profile import Metric, Profile
-
-if TYPE_CHECKING:
-    from tracelloc.show.presentation.naming import Namer
-    from tracelloc.snapshots.snapshot import Snapshot
 
 __all__ = ["EXPORTERS", "FOLDED", "FORMATS", "PPROF", "Exporter", "exporter_for"]
 
@@ -46,14 +42,6 @@ class Exporter:
     def needs_freed(self, metric: Metric) -> bool:
         """Whether the file includes stacks without live blocks."""
         return metric.figure.of_freed or not self.one_metric
-
-    def __call__(
-        self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES
-    ) -> Iterator[bytes]:
-        """Yields the content of a snapshot's file; waits for names."""
-        from tracelloc.show.presentation.combined import profile_of  # noqa: PLC0415 - options need none of it
-
-        return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
 
 
 FOLDED: Final = Exporter("folded", "folded stacks", "listings", "write_folded", one_metric=True)

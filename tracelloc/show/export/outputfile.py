@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from tracelloc.dataclass import dataclass, replace
 from tracelloc.errors import TracellocError
-from tracelloc.show.export import Exporter, exporter_for
+from tracelloc.show.export import Exporter
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.system.safefiles import writing
 
@@ -106,11 +106,6 @@ class OutputFile:
     path: Path  # `%p` is replaced by the target's PID, `%t` by the time of writing
     exporter: Exporter
     metric: Metric = Metric.BYTES
-
-    @classmethod
-    def by_suffix(cls, path: str) -> OutputFile:
-        """Makes an output file whose format the suffix selects. Raises UsageError."""
-        return cls(Path(path), exporter_for(path))
 
     def at(self, pid: int, time_s: float) -> OutputFile:
         """Returns the file with ``%p`` and ``%t`` filled in; ``time_s``: seconds since 1970."""

@@ -80,31 +80,18 @@ class NamedStack:
 
     def parts(self) -> Iterator[StackLine]:
         """Yields the shown lines, innermost first. Counts and plain frames add up to the stack."""
-        filtered = 0
-        run: StackLine | None = None
+        last: StackLine | None = None
         for frame, hidden, label in zip(self.frames, self.hidden, self.all_labels, strict=True):
-            if hidden and label is None:
-                if run is not None:
-                    yield run
-                    run = None
-                filtered += 1
-                continue
-            if hidden and run is not None:
-                run = StackLine(run.frame, run.label, run.count + 1)
-                continue
-            if run is not None:
-                yield run
-                run = None
-            if filtered:
-                yield StackLine(None, None, filtered)
-                filtered = 0
-            run = StackLine(frame, label, 1) if label is not None else None
-            if run is None:
-                yield StackLine(frame, None, 1)
-        if run is not None:
-            yield run
-        if filtered:
-            yield StackLine(None, None, filtered)
+            is_filtered = hidden and label is None
+            if last is not None:
+                # A hidden frame belongs to the line before, if that stands for such frames.
+                if hidden and (last.frame is None if is_filtered else last.label is not None):
+                    last = StackLine(last.frame, last.label, last.count + 1)
+                    continue
+                yield last
+            last = StackLine(None if is_filtered else frame, label, 1)
+        if last is not None:
+            yield last
 
 
 _Key = tuple[str | None, str | None, str | None]  # A frame's symbol, module and file
@@ -353,10 +340,8 @@ _MOST_SHARE: Final = 0.6
 
 @dataclass(slots=True)
 class _Use:
-    # Bytes by caller.
-    size_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    # Blocks by caller.
-    count: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    size_bytes: Counter[str] = field(default_factory=Counter)  # By caller
+    count: Counter[str] = field(default_factory=Counter)  # Blocks by caller
 
     @property
     def is_wrapper(self) -> bool:

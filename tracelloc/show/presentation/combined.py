@@ -78,7 +78,7 @@ def is_of_mappings(sample: Sample) -> bool:
 def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
     files: dict[tuple[int, str], MappedFile] = {}
     for address in addresses:
-        place = namer.place(address - 1)
+        place = namer.symbols.place(address - 1)
         if isinstance(place, CodePlace) and place.module is not None:
             at = place.mapping
             if (key := (at.start, at.path)) not in files:

@@ -43,18 +43,12 @@ _SPLIT_PARTS: Final = MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.SHARED
 _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, MemoryPart.SHARED)
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthByParts:
-    """Growth of resident memory since tracing began, by part."""
+def growth_by_parts(snapshot: Snapshot) -> tuple[int, int, str] | None:
+    """Compares the current account of memory with the first; None: the heap was not walked.
 
-    growth_bytes: int  # Growth of all parts
-    heap_bytes: int  # Growth of the walked heap: in use, kept, and the malloc library's own data
-    file_bytes: int  # Growth by code and data of files, which become resident as they are used
-    sentence: str  # The comparison in words
-
-
-def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
-    """Compares the current account of memory with the first; None: the heap was not walked."""
+    Returns (growth in bytes without code and data of files, which become resident as they are used;
+    that of the walked heap: in use, kept, and the malloc library's own data; the same in words).
+    """
     usage, first = snapshot.usage, snapshot.first_usage
     if usage is None or first is None or not usage.arenas:
         return None
@@ -68,12 +62,9 @@ def growth_by_parts(snapshot: Snapshot) -> GrowthByParts | None:
     ][:_MOST_CHANGES]
     words = f": {', '.join(notable)}" if notable else ""
     rss = f"RSS {format_size(now.own_bytes)}{account_age(snapshot)}"
-    return GrowthByParts(
-        growth,
-        now.heap_bytes - before.heap_bytes,
-        max(0, changes[MemoryPart.FILES]) + max(0, changes[MemoryPart.DATA]),
-        f"{rss}, {signed_size(growth)} since tracing began{words}",
-    )
+    of_files = max(0, changes[MemoryPart.FILES]) + max(0, changes[MemoryPart.DATA])
+    sentence = f"{rss}, {signed_size(growth)} since tracing began{words}"
+    return growth - of_files, now.heap_bytes - before.heap_bytes, sentence
 
 
 def grown_part(snapshot: Snapshot) -> MemoryPart | None:

@@ -165,21 +165,10 @@ class Namer:
         """Returns a copy with its own filters, for another thread."""
         return Namer(self.symbols, self.filters.copy())
 
-    def with_symbols(self, symbols: Symbols) -> Namer:
-        """Returns a namer with other symbols and these filters, for the same thread."""
-        return Namer(symbols, self.filters)
-
     @property
     def version(self) -> tuple[int, int]:
         """A value that changes whenever a stack may look different."""
         return self.symbols.version, self.filters.version
-
-    @property
-    def waiting(self) -> int:
-        return self.symbols.waiting
-
-    def place(self, address: int) -> CodePlace[CodeModule] | Unresolved:
-        return self.symbols.place(address)
 
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None

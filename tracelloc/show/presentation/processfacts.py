@@ -135,9 +135,9 @@ def account(snapshot: Snapshot) -> Account | None:
         grown, explained = growth, known
         sentence = _sentence(snapshot, memory, growth, known, overhead or 0)
     else:
-        grown, sentence = by_parts.growth_bytes - by_parts.file_bytes, by_parts.sentence
+        grown, of_heap, sentence = by_parts
         # A mapping that moves while the heap is walked may be missing there.
-        explained = max(by_parts.heap_bytes, traced + (overhead or 0)) + (mapped or 0)
+        explained = max(of_heap, traced + (overhead or 0)) + (mapped or 0)
     share = explained / grown if grown >= _NOTABLE_BYTES else None
     return Account(growth, traced, overhead, mapped, share, sentence)
 

@@ -24,9 +24,6 @@ _MOST_FRAMES: Final = 512
 _MOST_MOMENTS: Final = 1 << 19  # Limit of snapshots; folding leaves tens of thousands per year
 _MOST_ABOUT: Final = 1 << 20  # Limit of the characters of a description
 _TRACES: Final = 4  # Number of cached traces, for users who go back and forth
-_NUMBER: Final = attrgetter("number")
-_UPTIME: Final = attrgetter("uptime_s")
-_TIME: Final = attrgetter("time_s")
 
 
 class RecordedTrace:
@@ -125,11 +122,11 @@ class RecordedTrace:
 
     def find(self, time_s: float) -> int:
         """Returns the last index not later than a time, in seconds since 1970, else the first."""
-        return max(0, bisect.bisect_right(self.moments, time_s, key=_TIME) - 1)
+        return max(0, bisect.bisect_right(self.moments, time_s, key=attrgetter("time_s")) - 1)
 
     def find_uptime(self, uptime_s: float) -> int:
         """Returns the last index not later than a CLOCK_MONOTONIC time, else the first."""
-        return max(0, bisect.bisect_right(self.moments, uptime_s, key=_UPTIME) - 1)
+        return max(0, bisect.bisect_right(self.moments, uptime_s, key=attrgetter("uptime_s")) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
         """Returns the trace at a snapshot. Raises TracellocError if that part is damaged."""
@@ -153,7 +150,7 @@ class RecordedTrace:
         return trace
 
     def _parts(self, moment: RecordedMoment) -> momentcodec.MomentParts:
-        first = bisect.bisect_left(self.moments, moment.whole, key=_NUMBER)
+        first = bisect.bisect_left(self.moments, moment.whole, key=attrgetter("number"))
         rank = self.moments.index(moment, first) - first
         path = [self.moments[first + each] for each in momentcodec.MomentChain.path(rank)]
         kept = {e.number for e in [*path[: -(rank % momentcodec.ANCHORS) or None][-2:], moment]}

@@ -223,10 +223,6 @@ class LeakReport:
     suppressed: BlockSum = field(default_factory=BlockSum)  # Leaked blocks that suppressions hide
     time_s: float | None = None  # When the process was checked; None: at its end
 
-    @property
-    def total(self) -> BlockSum:
-        return sum((one.leak.blocks for one in self.leaks), BlockSum())
-
 
 def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
     """Yields the lines of a leak check's report. ``top``: call stacks to list."""
@@ -234,7 +230,8 @@ def leak_report_lines(report: LeakReport, top: int) -> Iterator[str]:
     if report.found.problem:
         yield f"==> {who}: not checked for leaks: {printable(report.found.problem)}"
         return
-    lost = f"leaked {_amount(report.total)}" if report.leaks else "no leaks"
+    total = sum((one.leak.blocks for one in report.leaks), BlockSum())
+    lost = f"leaked {_amount(total)}" if report.leaks else "no leaks"
     when = "its end" if report.time_s is None else format_time(report.time_s)
     yield f"==> {who}: {lost}, of {_amount(report.found.in_use)} in use at {when}"
     for one in report.leaks[:top]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.model.process import Space
-from tracelloc.model.verdicts import Suspect, Verdict
+from tracelloc.model.verdicts import Suspect
 from tracelloc.show.presentation import objects
 from tracelloc.show.presentation.alerts import completeness_word, implausible_sizes, untraced_growth
 from tracelloc.show.presentation.facts import stack_lines, suspect_facts
@@ -123,13 +123,6 @@ def _onset(snapshot: Snapshot, since_s: float) -> tuple[str, str]:
     return f"since={since}", f"for={_joined(format_duration(since_s))}"
 
 
-def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
-    """Formats a stack that is no longer a leak suspect."""
-    name = stack_title(given.namer.stack(given.snapshot, stack), stack)
-    where = f"stack={stack} in={_word(name)}"
-    return f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} {where}"
-
-
 def type_line(given: Request, suspect: TypeSuspect) -> str:
     """Formats a growing type: ``TIME pid=N COMMAND suspect=growing rate=… type=… at=…``."""
     holder = objects.main_holder(suspect)
@@ -152,11 +145,6 @@ def type_line(given: Request, suspect: TypeSuspect) -> str:
     if suspect.grower is not None:
         parts.append(f"grown_by={_word(objects.grower_text(suspect.grower))}")
     return " ".join(parts)
-
-
-def type_cleared_line(given: Request, name: str) -> str:
-    """Formats a type that is no longer a leak suspect."""
-    return f"{_prefix(given.snapshot)} suspect=no type={_word(name)}"
 
 
 def _place(named: NamedSuspect) -> str:
@@ -235,15 +223,19 @@ def _suspect_lines(
 
 
 def _cleared(given: Request) -> Iterator[str]:
+    """Yields a line for each stack or type that is no longer a leak suspect."""
     suspects, findings = suspects_of(given.snapshot), given.snapshot.findings
     members = {member.stack for each in suspects for member in each.members}
     names: set[Hashable] = {each.name for each in objects.type_suspects(given.snapshot)}
     gone = given.earlier.cleared(names | {_key(each) for each in suspects})
+    begin = f"{_prefix(given.snapshot)} suspect=no"
     for key, each in gone.items():
         if each.stack is None:
-            yield type_cleared_line(given, str(key))
+            yield f"{begin} type={_word(str(key))}"
         elif findings is not None and each.stack not in members:
-            yield cleared_line(given, each.stack, findings.verdict(each.stack))
+            verdict = findings.verdict(each.stack).value
+            name = stack_title(given.namer.stack(given.snapshot, each.stack), each.stack)
+            yield f"{begin} verdict={verdict} stack={each.stack} in={_word(name)}"
 
 
 def _key(suspect: Suspect) -> Hashable:

@@ -17,7 +17,7 @@ from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
 from tracelloc.command.commandline import Mode
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.show.alerts.rules import WatchOptions, WatchRule, parse_rule
+from tracelloc.show.alerts.rules import WatchRule, parse_rule
 from tracelloc.show.alerts.suppressions import Suppressions
 from tracelloc.show.alerts.watching import LeakCommand, Watch, breach
 from tracelloc.show.presentation.facts import summary
@@ -83,7 +83,7 @@ def test_what_is_no_rule(text: str, said: str) -> None:
     ],
 )
 def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> None:
-    watch = Watch(WatchOptions((parse_rule(text),)), print)
+    watch = Watch([parse_rule(text)], None, (), print)
     found = watched(end_s)
     assert watch.check(found.snapshot(), found.namer) == (said is not None)
     rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
@@ -116,7 +116,7 @@ def test_usage_and_growth() -> None:
         with pytest.raises(UsageError, match=said):
             parse_options(["-p", "1", *arguments], terminal=True)
     options = parse_options(["-p", "1", "--on-leak", "sh -c 'cat > x'"])
-    assert options.watch.on_leak == ("sh", "-c", "cat > x")
+    assert options.on_leak == ["sh", "-c", "cat > x"]
 
 
 def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched, list[str]]:

@@ -1,7 +1,7 @@
 """Figures for views against ones added up block by block, and the copies they come from."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -248,9 +248,9 @@ def test_details_of_a_stack() -> None:
     snapshot = snapshot_of(table, 20, history=history)
     (index,) = table.stacks.indices(np.array([1], np.uint64)).tolist()
     history.sample(30, table.totals.live_bytes * 5)
-    details = stack_details(snapshot, index, {41: "b"})
-    assert (details.live_bytes, details.live_count) == (60, 3)
-    assert (details.allocated_count, details.freed_count) == (4, 1)
+    details = stack_details(replace(snapshot, thread_names={41: "b"}), index)
+    assert (details.stat.live_bytes, details.stat.live_count) == (60, 3)
+    assert details.stat.allocated_count == 4
     assert details.last_age_ns == 7
     assert (details.mean_age_ns, details.oldest_age_ns) == (9, 10)
     assert [(t.tid, t.name, t.live_bytes) for t in details.threads] == [
@@ -258,7 +258,7 @@ def test_details_of_a_stack() -> None:
         (40, None, 20),
     ]
     assert details.history == ([0, 12, 20], [0, 60, 60])
-    empty = stack_details(snapshot_of(table, 20, TOTALS_ONLY), 0, {})
+    empty = stack_details(snapshot_of(table, 20, TOTALS_ONLY), 0)
     assert empty.mean_age_ns is empty.last_age_ns is None
     assert empty.history == ([0, 20], [0, 0])
 

@@ -285,7 +285,7 @@ def test_names_come_from_a_process_that_has_the_file(spaces: Spaces) -> None:
     ones = (process(0, table_of((at + 1, at + 2))), process(1, table_of((other + 1, other + 2))))
     merged = merger.merge(TraceSnapshot(ones))
     symbols = MergedSymbols(merger.locations, lambda target: namers[target.number])
-    namer = namers[0].with_symbols(symbols)
+    namer = Namer(symbols, namers[0].filters)
     assert namer.prepare(merged, [1], 1.0)
     frames = namer.stack(merged, 1).frames
     assert [(f.symbol, f.address) for f in frames] == [("zero", at + 1), ("zero", at + 2)]

@@ -278,7 +278,7 @@ RECORDING = DATA / "demo" / "leaky.rec"
 def report(*arguments: str) -> None:
     """Runs the subcommand without its limit of memory, which would be that of all tests."""
     subcommand = find_subcommand("report")
-    subcommand.run(subcommand_parser(subcommand).parse_args([str(RECORDING), *arguments]))
+    subcommand.module.run(subcommand_parser(subcommand).parse_args([str(RECORDING), *arguments]))
 
 
 @pytest.mark.parametrize("suffix", EXPORTERS)

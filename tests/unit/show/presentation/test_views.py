@@ -24,9 +24,11 @@ from tracelloc.record.symbolization.symbolizer import Symbolizer
 from tracelloc.show.export import EXPORTERS, exporter_for
 from tracelloc.show.export.listings import fold
 from tracelloc.show.filters import Filters, NamedStack
+from tracelloc.show.presentation.combined import profile_of
 from tracelloc.show.presentation.facts import format_frame
 from tracelloc.show.presentation.naming import Namer, frame_name
 from tracelloc.show.presentation.processfacts import losses_line
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.taking import largest_blocks
 
@@ -103,7 +105,7 @@ def test_empty_sampled_and_folded_views() -> None:
     assert nothing == "==> no allocations seen yet: is the target idle?"
     assert not [line for line in rest if " top " in line]
     assert json.loads(json_report(snapshot, namer, 2))["top_allocators"] == []
-    assert b"".join(EXPORTERS[".fg"](snapshot, namer)) == b""
+    assert b"".join(EXPORTERS[".fg"].write(profile_of(snapshot, namer), Metric.BYTES)) == b""
     table = table_of([(A, 16, 100, 1, 1), (A, 32, 100, 1, 1)], sample_bytes=1000)
     snapshot = snapshot_of(table, 1, 0)
     head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
@@ -169,7 +171,9 @@ def test_json_is_one_plain_line(table: LiveTable) -> None:
 
 def test_folded(table: LiveTable) -> None:
     namer = Namer(FakeSymbolizer(NAMES), Filters())
-    assert b"".join(EXPORTERS[".fg"](snapshot_of(table), namer)).decode().splitlines() == [
+    profile = profile_of(snapshot_of(table), namer)
+    folded = b"".join(EXPORTERS[".fg"].write(profile, Metric.BYTES))
+    assert folded.decode().splitlines() == [
         "[unknown];[call stack lost] 7",
         "[unknown];[no call stack] 9",
         "app;[partial: code without frame pointers or call-frame information];main;app+0x34 300",

@@ -47,8 +47,10 @@ from tracelloc.model.snapshotrequest import SnapshotRequest
 from tracelloc.model.verdicts import Suppressed
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import Filters
+from tracelloc.show.presentation.combined import profile_of
 from tracelloc.show.presentation.facts import summary
 from tracelloc.show.presentation.naming import Namer, Namers
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.report.content import ReportStyle
 from tracelloc.show.report.optional import SECTIONS
 from tracelloc.show.report.sections import trace_report
@@ -125,7 +127,8 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Schema:
     schema.check(report, "report")
     schema.check(sums, "sums")
     assert sums.keys() == schema.whole["$defs"]["sums"]["properties"].keys()
-    content = json.loads(b"".join(EXPORTERS[".json"](snapshot, namer)))
+    profile = profile_of(snapshot, namer)
+    content = json.loads(b"".join(EXPORTERS[".json"].write(profile, Metric.BYTES)))
     schema.check(content, "snapshot")
     for suspect in report["suspects"]:
         schema.check(summary(snapshot) | {"suspect": suspect}, "on_leak")

@@ -32,6 +32,7 @@ from tracelloc.model.verdicts import CODE_OF, Findings, Judgement, Verdict
 from tracelloc.show.export import EXPORTERS
 from tracelloc.show.filters import NamedStack
 from tracelloc.show.presentation.combined import difference, profile_of
+from tracelloc.show.presentation.profile import Metric
 from tracelloc.show.presentation.suspects import (
     name_suspects,
     sentences,
@@ -194,16 +195,16 @@ def test_lists_of_suspects() -> None:
     assert section(text_of(400.0, 0)) == []
     assert " leaking=2 growing=0 " in text_of(400.0, 0)[0]
     snapshot = found.snapshot()
-    content = json.loads(b"".join(EXPORTERS[".json"](snapshot, found.namer)))
+    profile = profile_of(snapshot, found.namer)
+    content = json.loads(b"".join(EXPORTERS[".json"].write(profile, Metric.BYTES)))
     assert [s["stack_id"] for s in content["suspects"]] == [
         suspect.stack for suspect in found.findings.suspects
     ]
     verdicts = {stack["stack_id"]: stack["verdict"] for stack in content["stacks"]}
     assert [verdicts[n] for n in (LEAK, CACHE)] == ["leaking", "cache"]
-    text = b"".join(EXPORTERS[".csv"](snapshot, found.namer)).decode()
+    text = b"".join(EXPORTERS[".csv"].write(profile, Metric.BYTES)).decode()
     rows = {int(row["stack_id"]): row["verdict"] for row in csv.DictReader(io.StringIO(text))}
     assert rows == verdicts
-    profile = profile_of(snapshot, found.namer)
     assert not difference(profile, profile).suspects
     found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
     suspect = found.findings.suspects[0]
