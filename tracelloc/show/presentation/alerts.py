@@ -118,8 +118,8 @@ def _where(
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped
     files, shared = now.files - start.files, now.shared - start.shared
-    rest = anonymous - round(found.growth_bytes * share)
-    if files > max(rest, shared):
+    rest = anonymous - round(found.growth_bytes * share - found.file_bytes)
+    if files - found.file_bytes > max(rest, shared):
         return "is file pages, not heap", "the kernel can drop them (pmap -X PID)", "file pages"
     if shared > rest:
         return _of_shared_memory(snapshot, memory)

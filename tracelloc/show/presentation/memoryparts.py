@@ -43,10 +43,10 @@ _SPLIT_PARTS: Final = MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.SHARED
 _NAMED_PARTS: Final = (MemoryPart.RUNTIME, MemoryPart.OTHER, MemoryPart.FILES, MemoryPart.SHARED)
 
 
-def growth_by_parts(snapshot: Snapshot) -> tuple[int, int, str] | None:
+def growth_by_parts(snapshot: Snapshot) -> tuple[int, int, int, str] | None:
     """Compares the current account of memory with the first; None: the heap was not walked.
 
-    Returns (growth in bytes without code and data of files, which become resident as they are used;
+    Returns (growth in bytes; that of code and data of files, which become resident as needed;
     that of the walked heap: in use, kept, and the malloc library's own data; the same in words).
     """
     usage, first = snapshot.usage, snapshot.first_usage
@@ -64,7 +64,7 @@ def growth_by_parts(snapshot: Snapshot) -> tuple[int, int, str] | None:
     rss = f"RSS {format_size(now.own_bytes)}{account_age(snapshot)}"
     of_files = max(0, changes[MemoryPart.FILES]) + max(0, changes[MemoryPart.DATA])
     sentence = f"{rss}, {signed_size(growth)} since tracing began{words}"
-    return growth - of_files, now.heap_bytes - before.heap_bytes, sentence
+    return growth, of_files, now.heap_bytes - before.heap_bytes, sentence
 
 
 def grown_part(snapshot: Snapshot) -> MemoryPart | None:

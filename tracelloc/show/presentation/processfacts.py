@@ -60,13 +60,19 @@ class Account:
     traced_bytes: int  # Live bytes of blocks allocated since tracing began
     overhead_bytes: int | None  # Overhead of the malloc library on traced blocks; None if unknown
     mapped_bytes: int | None  # Resident bytes of its own mappings; None if they are not traced
-    # Share of the growth that is in traced blocks or the walked heap. None with little growth.
+    file_bytes: int  # Growth by code and data of files, as they are used; 0: no walked heap tells
+    # Share of the growth that is in traced blocks, the walked heap, or code and data of files that
+    # the walk has told apart. None with little other growth than that of files.
     traced_share: float | None
     sentence: str  # The account in words
 
     @property
     def is_mostly_traced(self) -> bool:
-        return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
+        """Whether growth, other than by code and data of files, is mostly traced."""
+        if self.traced_share is None:
+            return True
+        untraced = (1 - self.traced_share) * self.growth_bytes
+        return untraced <= (1 - _MOSTLY_TRACED) * (self.growth_bytes - self.file_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +138,14 @@ def account(snapshot: Snapshot) -> Account | None:
     known = traced + (overhead or 0) + (mapped or 0)
     by_parts = growth_by_parts(snapshot)
     if by_parts is None:
-        grown, explained = growth, known
+        whole, of_files, explained = growth, 0, known
         sentence = _sentence(snapshot, memory, growth, known, overhead or 0)
     else:
-        grown, of_heap, sentence = by_parts
+        whole, of_files, of_heap, sentence = by_parts
         # A mapping that moves while the heap is walked may be missing there.
         explained = max(of_heap, traced + (overhead or 0)) + (mapped or 0)
-    share = explained / grown if grown >= _NOTABLE_BYTES else None
-    return Account(growth, traced, overhead, mapped, share, sentence)
+    share = (explained + of_files) / whole if whole - of_files >= _NOTABLE_BYTES else None
+    return Account(growth, traced, overhead, mapped, of_files, share, sentence)
 
 
 def _overhead(snapshot: Snapshot) -> int | None:

@@ -44,6 +44,11 @@ def test_growth_is_named() -> None:
     # A program that tracelloc has launched begins with nothing, not even its code.
     found = account(walked(usage(in_use=2, files=4, data=1), usage()))
     assert found.traced_share == 1.0
+    # What its files take is explained, and hides nothing else.
+    snapshot = walked(usage(in_use=3, files=10, data=2, other=8), usage())
+    assert account(snapshot).traced_share == 15 / 23
+    sentence = alert_of(snapshot).sentence
+    assert sentence.startswith("35 % of memory growth (34.8 MiB) is memory that the program maps")
     snapshot = walked(usage(in_use=20, stacks=90), usage(in_use=20))
     found = account(snapshot)
     assert found.traced_share < 0.005, "a few traced blocks"
