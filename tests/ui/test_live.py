@@ -457,6 +457,7 @@ async def test_suspects_stay_first(app: LiveApp, pilot: Pilot[int], source: Fake
 async def test_old_data_are_dim_and_say_so(app: LiveApp, pilot: Pilot[int]) -> None:
     assert app.state.age_s == 0.0
     app.refresher.interval_s = 1e9
+    await tick(app, pilot)  # The next one is due in years.
     app.state._renewed_s = time.monotonic() - 12.5
     app.screen._show_age()
     await pilot.pause()
