@@ -29,7 +29,7 @@ ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     tests/unit/record/heapwalk/test_heapwalk.py tests/unit/record/reachability/test_structures.py \
     tests/unit/record/reachability/test_reachability.py tests/unit/record/sources/preloaded/test_preloaded.py \
     tests/unit/heap/test_fork.py tests/unit/record/kernel/test_ring.py tests/unit/heap/test_sampling.py \
-    tests/unit/verdict/test_survival.py tests/unit/record/test_drain.py tests/unit/record/unwinding/test_addresses.py \
+    tests/unit/verdict/test_survival.py tests/unit/record/test_drain.py tests/unit/record/unwinding/test_rowtable.py \
     tests/unit/files/cfi/test_cfi_programs.py tests/unit/files/cfi/test_cfi_rows.py \
     tests/unit/files/cfi/test_cfi_damage.py::test_fuzzed_sections \
     tests/unit/files/cfi/test_cfi_damage.py::test_functions_that_share_bytes_or_cies \

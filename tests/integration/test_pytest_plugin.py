@@ -204,8 +204,10 @@ def check(found: dict[str, dict[str, Any]]) -> None:
     for name, (size_bytes, count) in LEAKED.items():
         leaks = [one for one in found[name]["leaks"] if one["type"] is None]
         blocks = sum(one["blocks"] for one in leaks)
-        assert sum(one["bytes"] for one in leaks) == blocks * size_bytes, name
-        # Remains of pointers may make most of them look reachable.
+        # Remains of pointers may make most of them look reachable, or kept by others of them.
+        assert sum(one["bytes"] for one in leaks) in range(
+            blocks * size_bytes, count * size_bytes + 1, size_bytes
+        ), name
         assert 1 <= blocks <= count, name
         assert found[name]["live_bytes"] >= count * size_bytes
     # A marker that is wrong fails the test before it begins.
