@@ -50,12 +50,12 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_second_time_nothing_is_compiled(cache: Path, compilations: list[str]) -> None:
-    first = SMALL.compile()
-    assert SMALL.compile() == first
+    first = CONFIG.compile()
+    assert CONFIG.compile() == first
     assert len(compilations) == 1
     (file,) = cache.iterdir()
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
-    with closing(Capture(SMALL, Method.PERF)) as capture:
+    with closing(Capture(CONFIG, Method.PERF)) as capture:
         capture.load()
     assert len(compilations) == 1
 

@@ -43,8 +43,9 @@ class Parts:
     def begin(self, *, keeps: bool) -> None:
         """Begins a part, numbered from 1. ``keeps``: blocks of earlier ones are searched for."""
         with self._lock:
-            self.drain_reported()
+            # Before it is drained: times of events that come later are reckoned from then on.
             root, now_ns = self._processes.root, time.monotonic_ns()
+            self.drain_reported()
             if keeps:
                 self._problem = self._problem or (self._begins_ns and root.why_incomplete()) or ""
                 self._kept = self._left()

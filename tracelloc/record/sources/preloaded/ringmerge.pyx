@@ -258,6 +258,8 @@ cdef class AreaRings:
             cut = NEVER if whole else now
             for ring in range(self.find_used()):
                 count += self.look_at(ring, now, now_ns, &cut)
+        if not count and not self.is_unfinished:
+            self.begun, self.begun_ns = now, now_ns  # What comes is of a later time
         return count, cut
 
     cdef Py_ssize_t look_at(

@@ -110,6 +110,23 @@ class Thread:
         return self._slot is not None
 
 
+def test_events_after_a_look_that_found_none_are_later() -> None:
+    """A counter tells nothing of times: these are spread over what has passed since a look."""
+    area = Area()
+    rings = area.rings()
+    for number in range(2):
+        assert take(rings, 1000 + 4000 * number) == []
+        for _ in range(10):
+            stamp = area.stamp()
+            area.write(0, area.reserve(0), stamp, stamp)
+        count, cut = rings.find_events(False, 2000 + 4000 * number)
+        events = np.empty(count, EVENT_DTYPE)
+        assert rings.merge(cut, 2000 + 4000 * number, events.view(np.uint8)) == 10
+        times_ns = events["time_ns"].tolist()
+        assert times_ns == sorted(times_ns)
+        assert 1000 + 4000 * number <= times_ns[0] < times_ns[-1] <= 2000 + 4000 * number
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_any_interleaving_is_in_order_and_complete(seed: int) -> None:
     dice = random.Random(seed)
