@@ -167,7 +167,7 @@ def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets
 
 
 def test_too_many_threads_are_counted(targets: Targets) -> None:
-    losses = trace(targets.c("churn", 300), **SMALL).losses
+    losses = trace(targets.c("churn", 300), max_threads=32).losses
     assert losses.by_cause["call_table_full"] >= 200
     assert losses.events >= 200
 
