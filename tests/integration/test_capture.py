@@ -155,9 +155,9 @@ def test_a_thread_that_begins_while_ended_ones_are_dropped(targets: Targets) -> 
 def test_nothing_is_left_of_the_thread_that_had_the_slot_before(targets: Targets) -> None:
     """A record that an ended thread has left in the middle of a call is as good as none."""
     target = targets.c("churn", 60)
-    with tracing(target, CaptureConfig(**SMALL)) as session:
+    with tracing(target, CaptureConfig(max_threads=512)) as session:
         left = ctypes.c_uint64.from_buffer(bytearray(b"\xff" * 4096))
-        for slot in range(SMALL["max_threads"]):
+        for slot in range(512):
             set_entry(session._probes._bpf.map_fd("calls"), ctypes.c_uint32(slot), left)
         assert target.ask("go") == "done"
         session.stop()
