@@ -149,7 +149,7 @@ def test_too_few_descriptors_for_a_launch(files: int) -> None:
         assert "too many open files" in done.stderr.splitlines()[-1].lower()
 
 
-@pytest.mark.parametrize("mebibytes", [150, 300, 500])
+@pytest.mark.parametrize("mebibytes", [*range(146, 155), 300, 500])
 def test_too_little_memory(busy: Target, mebibytes: int) -> None:
     code = code_of(busy.pid)
     done = run_tracelloc(
@@ -191,10 +191,7 @@ def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_file_that_ends_what_reads_it(
     builder: Builder, tmp_path: Path, sections: list[str], missing: str, is_whole: bool
 ) -> None:
-    """What it was asked for is missing, which is said once; the figures are exact.
-
-    Others have their names.
-    """
+    """One message reports what is missing. Figures are exact, and other files have names."""
     path = add_fault(builder.c("books"), CRASH, tmp_path / "books", *sections)
     with Target([path, 4, 20_000, 11, 300]) as target:
         tracer = Tracelloc("-p", target.pid, "--json", module="tests.faultyworker")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import sys
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 from tests.commands import background, run
 from tests.options import parse_options
 from tracelloc.command.cli import main
+from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import parse_subcommand
 from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.errors import UsageError
@@ -250,3 +252,21 @@ def test_completion_for_others(capsysbinary: Any) -> None:
         script = capsysbinary.readouterr().out
         assert line in script
         assert option in script
+
+
+def test_modules_that_find_no_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a limit on address space, such errors have other causes."""
+    errors = (
+        SystemError("error return without exception set"),
+        ImportError("/x.so: failed to map segment from shared object"),
+    )
+    for limit, words in ((1 << 30, "no memory left"), (resource.RLIM_INFINITY, "is a bug")):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, bound=limit: (bound, bound))
+        for error in errors:
+            assert report_failure(error, debug=False) == 1
+            assert words in capsys.readouterr().err
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 30, 1 << 30))
+    report_failure(ImportError("No module named 'x'"), debug=False)
+    assert "is a bug" in capsys.readouterr().err
