@@ -91,14 +91,13 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert |
     """Returns the untraced growth; None if most of the growth is traced or there is little."""
     found = account(snapshot) if found is None else found
     memory = snapshot.memory
-    if found is None or memory is None or found.is_mostly_traced or found.traced_share is None:
+    if found is None or memory is None or found.is_mostly_traced:
         return None
-    share = max(0.0, found.traced_share)
-    untraced = round(found.growth_bytes * (1 - share))
+    untraced = found.untraced_bytes
     if untraced < _NOTABLE_BYTES:
         return None
-    why, advice, short_advice = _where(snapshot, memory, found, share)
-    untraced_share = format_percent(1 - share, 0)
+    why, advice, short_advice = _where(snapshot, memory, found)
+    untraced_share = format_percent(untraced / found.growth_bytes, 0)
     said = f"; {short_advice}"
     if f"{why} (O)" == f"is {short_advice}":
         said = " (O)"
@@ -112,13 +111,11 @@ def untraced_growth(snapshot: Snapshot, found: Account | None = None) -> Alert |
     )
 
 
-def _where(
-    snapshot: Snapshot, memory: MemoryUsage, found: Account, share: float
-) -> tuple[str, str, str]:
+def _where(snapshot: Snapshot, memory: MemoryUsage, found: Account) -> tuple[str, str, str]:
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped
     files, shared = now.files - start.files, now.shared - start.shared
-    rest = anonymous - round(found.growth_bytes * share - found.file_bytes)
+    rest = anonymous - (found.growth_bytes - found.untraced_bytes - found.file_bytes)
     if files - found.file_bytes > max(rest, shared):
         return "is file pages, not heap", "the kernel can drop them (pmap -X PID)", "file pages"
     if shared > rest:

@@ -67,12 +67,16 @@ class Account:
     sentence: str  # The account in words
 
     @property
+    def untraced_bytes(self) -> int:
+        """The growth outside of the share; 0 if that is None."""
+        share = self.traced_share
+        return 0 if share is None else round(self.growth_bytes * (1 - max(0.0, share)))
+
+    @property
     def is_mostly_traced(self) -> bool:
         """Whether growth, other than by code and data of files, is mostly traced."""
-        if self.traced_share is None:
-            return True
-        untraced = (1 - self.traced_share) * self.growth_bytes
-        return untraced <= (1 - _MOSTLY_TRACED) * (self.growth_bytes - self.file_bytes)
+        most_bytes = (1 - _MOSTLY_TRACED) * (self.growth_bytes - self.file_bytes)
+        return self.traced_share is None or self.untraced_bytes <= most_bytes
 
 
 @dataclass(frozen=True, slots=True)
