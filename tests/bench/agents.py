@@ -8,7 +8,6 @@ Each must lead to the right file and line, in at most 6 calls and 8 KB of answer
 import re
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +37,8 @@ static void handle_request(int number) {
 int main() {
     for (int number = 0;; number++) {
         handle_request(number);
+        if (number == 500)
+            write(1, "\\n", 1);
         usleep(500);
     }
 }
@@ -54,6 +55,8 @@ static Session *begin(int number) {
 int main() {
     for (int number = 0;; number++) {
         sessions[number % 100] = begin(number);
+        if (number == 500)
+            write(1, "\\n", 1);
         usleep(500);
     }
 }
@@ -128,10 +131,10 @@ def main() -> None:
             compiled = source.with_suffix("")
             command = ["g++", "-O1", "-g", "-fno-builtin", "-o", str(compiled), str(source)]
             subprocess.run(command, check=True, timeout=60)
-            with subprocess.Popen([compiled]) as server:
+            with subprocess.Popen([compiled], stdout=subprocess.PIPE) as server:
                 try:
                     client = Client(server.pid)
-                    time.sleep(0.5)
+                    server.stdout.readline()
                     listing = ask_about_running(client, server.pid)
                     client.close()
                 finally:

@@ -42,18 +42,19 @@ def page_faults(pid: int) -> list[str]:
     return [fields[7], fields[9]]
 
 
-# The number of the system call of pause(3): pause, ppoll.
-PAUSE = {"x86_64": 34, "aarch64": 73}[os.uname().machine]
+# Numbers of system calls: that of pause(3) (pause, ppoll), read(2), epoll_wait(2) (epoll_pwait).
+PAUSE, READ, EPOLL_WAIT = {"x86_64": (34, 0, 232), "aarch64": (73, 63, 22)}[os.uname().machine]
+
+
+def threads_in(pid: int, call: object) -> int:
+    """How many threads are in a system call: its number, and first arguments if they matter."""
+    calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(each.startswith(f"{call} ") for each in calls)
 
 
 def await_pauses(pid: int, threads: int) -> None:
     """Waits until so many threads are in pause(2)."""
-
-    def are_in_it() -> bool:
-        calls = [(task / "syscall").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-        return sum(call.startswith(f"{PAUSE} ") for call in calls) == threads
-
-    wait_until(are_in_it)
+    wait_until(lambda: threads_in(pid, PAUSE) == threads)
 
 
 def check_to_the_byte(target: Target) -> None:

@@ -84,7 +84,7 @@ def damaged(process: Process, turns: int, most_cpu_s: float) -> Iterator[None]:
 
 
 def test_leaks_of_a_heap_that_lies(targets: Targets, searches: list[LostBlockSearch]) -> None:
-    """And its figures, with the contents of its largest blocks."""
+    """The search for leaks, and the heap's figures with the data of its largest blocks."""
     target = targets.cpp("lostheap", flags=("-pthread",))
     await_pauses(target.pid, 1)
     process, found = Process(target.pid), 0
@@ -181,7 +181,7 @@ def bounded(command: str, pid: int) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("kind", ["mappings", "reserved", "restless", "copies", "tangle"])
 def test_memory_that_sprawls(targets: Targets, kind: str) -> None:
-    """What is lost is found, and nothing else, in bounded time and memory; so are holders."""
+    """Lost blocks and holders are found in bounded time and memory; no other block is lost."""
     target = targets.c("sprawl", kind)
     status, found = bounded("leaks", target.pid)
     assert status == 3

@@ -111,7 +111,7 @@ def test_symbols_beside_code(builder: Builder) -> None:
 
 
 def leading_to(process: Process, places: list[int]) -> set[int]:
-    """Those that are in its memory, symbol tables beside code among it (64-bit Arm)."""
+    """Returns the places that words of the process contain, also beside code (64-bit Arm)."""
     regions = redirection.private_regions(process, ("-p", "xp"))
     found = redirection.WordFinder(process, places).find((r.start, r.end) for r in regions)
     return set(found.values())

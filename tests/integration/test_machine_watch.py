@@ -171,7 +171,7 @@ def test_restarts(builder: Builder, group: ControlGroup, shop: Target, tmp_path:
 
 
 def test_full_disk(group: ControlGroup, shop: Target, tmp_path: Path) -> None:
-    """What cannot be written is reported once; watching goes on, and writes when there is room."""
+    """A failed write is reported once; the watch continues, and writes when there is space."""
     with mounted(tmp_path / "files", "size=64k,mode=700") as files:
         filler, state = files / "filler", files / "state.json"
         with suppress(OSError), filler.open("wb", buffering=0) as stream:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness import LIBRARIES, Target, Targets, Tracelloc, run_tracelloc, wait_until
-from tests.integration.test_heapwalk import await_pauses, resident_bytes
+from tests.integration.test_heapwalk import READ, await_pauses, resident_bytes, threads_in
 from tracelloc.model.heapusage import HeapUsage, MemoryAccount, MemoryPart
 from tracelloc.record.heapwalk.measuring import measure_memory
 from tracelloc.record.process.procfs import Process
@@ -145,8 +144,7 @@ def running(*command: str, **environment: str) -> Iterator[int]:
         env=os.environ | environment,
     ) as process:  # fmt: skip
         assert process.stdout.readline()
-        call = Path(f"/proc/{process.pid}/syscall")
-        assert any(call.read_text().startswith("0 ") or time.sleep(0.02) for _ in range(1000))
+        wait_until(lambda: threads_in(process.pid, READ) == 1)
         yield process.pid
         process.kill()
 
@@ -191,7 +189,7 @@ TWICE = (
 
 
 def test_memory_that_is_mapped_twice_counts_once() -> None:
-    """Whether another process has it, too, is said."""
+    """The account names it, and tells whether another process maps it, too."""
     with running(sys.executable, "-c", TWICE) as pid:
         account = usage_of(pid).account
     assert account.items[MemoryPart.SHARED] == (("memfd:twice, of this process only", 3 * MIB),)

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness import TARGETS, Target, Targets, run_tracelloc, wait_until
+from tests.integration.test_heapwalk import EPOLL_WAIT, READ, threads_in
 from tracelloc.model.objects import TypeSuspect
 from tracelloc.record.facets import objects
 from tracelloc.record.facets.objects import ObjectsFacet
@@ -89,16 +89,6 @@ def test_garbage_is_not_growth(targets: Targets, watch_of: Watches) -> None:
     assert garbage.count > 2 * kept.count
 
 
-def is_reading(task: Path) -> bool:
-    """Whether a thread is in read(2) of standard input."""
-    return (task / "syscall").read_text().startswith("0 0x0 ")
-
-
-def is_polling(tasks: Path) -> bool:
-    """Whether a process's first thread is in epoll_wait(2)."""
-    return (tasks / tasks.parent.name / "syscall").read_text().startswith("232 ")
-
-
 def test_what_would_take_too_much_memory_is_read_in_pieces(
     targets: Targets, watch_of: Watches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,10 +97,11 @@ def test_what_would_take_too_much_memory_is_read_in_pieces(
     target = targets.start(PYTHON, TARGETS / "holders.py")
     watch, whole = watch_of(target.pid), watch_of(target.pid)
     watch.most_bytes = 1 << 20
-    tasks = Path(f"/proc/{target.pid}/task")
     for _ in range(2):
         # Until one thread reads an order, and the first waits for it, they make and drop objects.
-        wait_until(lambda: any(map(is_reading, tasks.iterdir())) and is_polling(tasks))
+        wait_until(
+            lambda: [threads_in(target.pid, one) for one in (f"{READ} 0x0", EPOLL_WAIT)] == [1, 1]
+        )
         watch.update_findings()
         whole.update_findings()
         now, other = watch.findings.now, whole.findings.now

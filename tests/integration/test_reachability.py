@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.commands import run
-from tests.harness import Target, Targets, frames_of, wait_until
+from tests.harness import Target, Targets, frames_of, refused, wait_until
 from tests.sessions import tracing
 from tracelloc.model.blocks import Blocks
 from tracelloc.record.process.procfs import Process
@@ -75,7 +75,7 @@ def _swap_space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             file.unlink()
             return
         file.unlink()
-    pytest.skip("no file system here can hold swap space")
+    refused("no file system here can hold swap space")
 
 
 def swap_out(target: Target, what: str, at_least: int) -> int:
