@@ -252,6 +252,8 @@ static u64 capture_stack(struct preload_control *control, struct preload_ring *r
 	struct walk *walk = (struct walk *)ring->walk; /* not on the program's stack, which may be small */
 	u64 id;
 
+	if (!control->max_frames) /* none are wanted */
+		return 0;
 	if (ring->busy) {
 		count(COUNTER_LOST_STACKS);
 		return 0;

@@ -29,9 +29,11 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"
 
 TESTS = """
 import ctypes
+import gc
 import sys
 import threading
 import unittest
+import weakref
 
 import numpy
 import pytest
@@ -92,6 +94,19 @@ def test_filtered():
 def test_cycle():
     ring = [bytearray(10_000)]
     ring.append(ring)
+
+
+@pytest.fixture
+def ring():
+    ring = unittest.TestCase()
+    ring.ring = ring
+    return [ring]
+
+
+def test_fixture(ring):
+    gone = weakref.ref(ring.pop())
+    gc.collect()
+    assert gone() is None
 
 
 def test_reference():
@@ -258,13 +273,27 @@ def test_figures_and_limits(folder: Path) -> None:
     assert re.search(place, text)
     (row,) = re.findall(r"^ *(\S+ \S+) +.*test_memory.py::test_large$", text, re.MULTILINE)
     assert row == "32.0 MiB"
-    assert "memory of 14 tests (tracelloc)" in text
+    assert "memory of 15 tests (tracelloc)" in text
 
 
 @pytest.mark.long
 def test_xdist(folder: Path) -> None:
     run(folder, "--tracelloc", "--tracelloc-json", "both.json", "-n", "2", status=1)
     check(figures(folder / "both.json"))
+
+
+def test_without_search(folder: Path) -> None:
+    """Tests with limits still have call stacks, the others figures."""
+    options = "--tracelloc", "--tracelloc-no-search", "--tracelloc-json", "fast.json"
+    run(folder, *options, status=1)
+    found = figures(folder / "fast.json")
+    limited = {"extension", "tolerated", "filtered", "TestCase::test_method"}
+    assert {name for name, test in found.items() if test["leaks"]} == limited
+    assert found["lost"]["live_bytes"] >= 20_000
+    assert found["extension"]["leaks"][0]["stack"][0]["function"] == "copy_of"
+    at_peak = found["large"]["at_peak"][0]
+    assert 0 <= at_peak["bytes"] - (32 << 20) < 4096
+    assert at_peak["stack"][-1]["function"] == "test_large"
 
 
 def test_one_search_serves_all_tests(folder: Path) -> None:
@@ -301,7 +330,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
 def test_without_the_option(folder: Path) -> None:
     """Markers are known and do nothing, and nothing is imported for them."""
     done = run(folder, "--strict-markers", "-q", status=1)
-    assert "1 failed, 14 passed" in done.stdout
+    assert "1 failed, 15 passed" in done.stdout
     (folder / "test_imports.py").write_text(
         "import sys\ndef test_imports():\n"
         "    ours = {name for name in sys.modules if name.startswith('tracelloc')}\n"
@@ -345,7 +374,7 @@ def test_nothing_is_reported_before_the_first_test() -> None:
         found = []
         for hiding in (None, False, True):
             if hiding is not None:
-                source.set_hiding(hiding)
+                source.set_hiding(hiding, with_stacks=True)
             new = replaced()
             events = area.take_events()
             is_new = np.isin(77_777, events["size_tag"] & np.uint64(EVENT_SIZE_MASK))

@@ -25,9 +25,9 @@ from tracelloc.command.commandline import Options
 from tracelloc.command.lifecycle import LaunchStart, start_of
 from tracelloc.command.options import completed
 from tracelloc.command.outputs import Messages
-from tracelloc.command.run import LAST_PATIENCE_S, Run, trace
+from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
-from tracelloc.model.blocks import BlockSum, PartFigures
+from tracelloc.model.blocks import BlockSum
 from tracelloc.model.frames import is_runtime_frame
 from tracelloc.model.lostmemory import ExitLeaks, LeakedStack
 from tracelloc.record.kernel.capabilities import check_machine, raise_file_limit
@@ -52,6 +52,10 @@ _LOOK_S: Final = 0.5
 # How long processes that outlive the first one are waited for: they may be about to end.
 _OUTLIVING_S: Final = 5.0
 _UNCHECKED_STATUS: Final = 1
+# How long a program may wait for tracelloc, on a busy machine, before its figures are incomplete;
+# and how long names may take: without them, a report is worth little.
+_STALL_S: Final = 60.0
+_PATIENCE_S: Final = 120.0
 
 
 class LeakCheck:
@@ -124,7 +128,7 @@ class LeakCheck:
             run.namers = run.namers.with_filters(filters)
             for warning in warnings:
                 self.messages.say(f"warning: {warning}")
-        run.namers.patience_s = LAST_PATIENCE_S
+        run.namers.patience_s = _PATIENCE_S
         leaks, known = _unknown_leaks(run, snapshot, found, self._patterns)
         self._has_leaks |= bool(leaks)
         return LeakReport(snapshot.target, found, leaks, known, None if is_end else time.time())
@@ -169,7 +173,9 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
     check_machine(machine_name())
     STARTUP.is_quiet = True  # The program's output is mixed with tracelloc's
     options = completed(given.but(top=0, use_filters=False))  # names may not be needed
-    config = replace(options.trace.with_library_only, checks_exit=True, reads_memory=False)
+    config = replace(
+        options.trace.with_library_only, checks_exit=True, reads_memory=False, max_stall_s=_STALL_S
+    )
     options = options.but(trace=replace(config, capture=replace(config.capture, follow=children)))
     return trace(options, start_of(options), check)
 
@@ -178,8 +184,6 @@ _ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, s
 _MOST_NAMED: Final = 64  # Stacks of the peak that are named; equal lines of source become one
 _MOST_LISTED: Final = 10
 _UNITS: Final = {"bytes", "blocks", "indirect_bytes"}
-# How long a test may wait for tracelloc, on a busy machine, before its figures are incomplete.
-_STALL_S: Final = 60.0
 # The functions that call a test, with and without a known code object (`testing/apart.pyx`).
 _OUTERMOST: Final = "tracelloc_enter_test", "call_far_down"
 # Words of a block that may contain the type of a Python object, which the plug-in knows.
@@ -199,7 +203,7 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
-        ends, run.namers.patience_s = run.session.end_fd, LAST_PATIENCE_S
+        ends, run.namers.patience_s = run.session.end_fd, _PATIENCE_S
         while not run.signals.is_ending:
             requests = [self._channel.fileno()] if self._is_open else []
             ready, _, _ = select.select([ends, run.signals.fileno(), *requests], [], [])
@@ -221,7 +225,8 @@ class TestRun:
         for request in requests:
             reply = b""
             if request in BEGINNINGS:
-                run.session.parts.begin(keeps=request == BEGINNINGS[1])
+                kind = BEGINNINGS.index(request)
+                run.session.parts.begin(with_stacks=kind > 0, keeps=kind > 1)
             elif request == SEARCH:
                 reply = json.dumps(self._searched(run)).encode()
             else:
@@ -229,7 +234,7 @@ class TestRun:
             self._channel.sendall(reply + b"\n")
 
     def _measured(self, run: Run, limit: int | None) -> dict[str, Any]:
-        figures = run.session.parts.end()
+        figures = run.session.parts.end(limit)
         reply: dict[str, Any] = {
             "peak_bytes": figures.peak_bytes,
             "allocated_bytes": figures.allocated_bytes,
@@ -238,7 +243,7 @@ class TestRun:
             "live_blocks": figures.live_count,
         }
         if limit is not None and figures.peak_bytes > limit:
-            reply["at_peak"] = _at_peak(run, run.session.snapshot().root, figures)
+            reply["at_peak"] = _at_peak(run, figures.at_peak[:_MOST_NAMED])
         if figures.problem:
             reply["problem"] = figures.problem
         return reply
@@ -251,6 +256,7 @@ class TestRun:
             return {"problem": str(error)}
         if found.problem or not found.stacks:
             return {"problem": found.problem} if found.problem else {}
+        run.session.parts.store_stacks({leak.stack for leak in found.stacks})
         snapshot, process = run.session.snapshot().root, run.session.root.process
         leaks: dict[str, list[dict[str, Any]]] = {}
         for one in _unknown_leaks(run, snapshot, found, self._patterns)[0]:
@@ -283,15 +289,10 @@ def _unknown_leaks(
     return joined_leaks(leaks), suppressed
 
 
-def _at_peak(run: Run, snapshot: Snapshot, figures: PartFigures) -> list[dict[str, Any]]:
-    order = np.argsort(-figures.at_peak, kind="stable")[:_MOST_NAMED]
-    counts, sizes = figures.at_peak_count[order].tolist(), figures.at_peak[order].tolist()
-    sums = [
-        LeakedStack(stack, BlockSum(count, size), BlockSum())
-        for stack, count, size in zip(order.tolist(), counts, sizes, strict=True)
-        if size
-    ]
-    named = joined_leaks(_named(run, snapshot, sums))
+def _at_peak(run: Run, stacks: Sequence[tuple[int, BlockSum]]) -> list[dict[str, Any]]:
+    run.session.parts.store_stacks({stack for stack, _ in stacks})
+    sums = [LeakedStack(stack, blocks, BlockSum()) for stack, blocks in stacks]
+    named = joined_leaks(_named(run, run.session.snapshot().root, sums))
     found = ({**_sum(one.leak.blocks), "stack": _frames(one.stack)} for one in named)
     return _joined(found)[:_MOST_LISTED]
 

@@ -52,7 +52,7 @@ class Stacks(CallStacks):
             for stack_id, flags, words in sent.rows():
                 self.add(stack_id, words, StackFlag(flags))
             return
-        indices, is_new = self._number(sent.ids)
+        indices, is_new = _numbered(self.ids, sent.ids, self._count)
         new = sent.select(is_new)
         starts = np.cumsum(new.depths) - new.depths + self._used
         self._append(starts, new.depths, new.flags, new.frames)
@@ -95,7 +95,7 @@ class Stacks(CallStacks):
             for each in set(ids[indices == NO_STACK].tolist()) - {0}:
                 self.ids.set(each, NO_STACK)
             return indices
-        indices, is_new = self._number(ids)
+        indices, is_new = _numbered(self.ids, ids, self._count)
         self._append_unknown(int(np.count_nonzero(is_new)))
         return indices
 
@@ -108,11 +108,6 @@ class Stacks(CallStacks):
         else:
             nothing, flags = np.zeros(count, np.int64), np.zeros(count, np.uint16)
             self._append(nothing + UNKNOWN, nothing, flags, np.empty(0, np.uint64))
-
-    def _number(self, ids: U64) -> tuple[I64, Mask]:
-        indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
-        self.ids.add(np.ascontiguousarray(ids), indices, is_new.view(np.uint8), self._count)
-        return indices, is_new
 
     def _note(self, index: int, frames: U64, flags: int) -> None:
         self._flags[index], self._depths[index] = flags, len(frames)
@@ -141,6 +136,36 @@ class Stacks(CallStacks):
                 frames = self._frames[start : start + int(self._depths[index])]
                 self._index_of_frames.setdefault((frames.tobytes(), int(self._flags[index])), index)
         self._indexed = self._count
+
+
+class StackNumbers:
+    """Numbers the call stacks of a part of a run, whose frames are in ``Stacks``, from 1."""
+
+    def __init__(self) -> None:
+        """Starts without stacks, except number 0: none."""
+        self.ids = StackIds()
+        self._known, self._count = [np.zeros(1, np.uint64)], 1
+
+    def __len__(self) -> int:
+        return self._count
+
+    def indices(self, ids: U64) -> I64:
+        """Returns the number of each stack id."""
+        indices, is_new = _numbered(self.ids, ids, self._count)
+        self._known.append(ids[is_new])
+        self._count += len(self._known[-1])
+        return indices
+
+    def known(self) -> U64:
+        """Returns the stack ids by their numbers."""
+        return np.concatenate(self._known)
+
+
+def _numbered(known: StackIds, ids: U64, first: int) -> tuple[I64, Mask]:
+    """Returns the numbers of ids, and which are new: these get numbers from ``first`` on."""
+    indices, is_new = np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
+    known.add(np.ascontiguousarray(ids), indices, is_new.view(np.uint8), first)
+    return indices, is_new
 
 
 def _with_room(column: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:

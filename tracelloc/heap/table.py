@@ -18,7 +18,7 @@ from tracelloc.dataclass import dataclass, fields
 from tracelloc.heap import core
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
 from tracelloc.heap.sampling import GIVEN, weighed_blocks
-from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.stacks import StackNumbers, Stacks
 from tracelloc.model.blocks import Blocks, BlockSum
 from tracelloc.model.events import Events
 from tracelloc.model.figures import COLUMNS, I64, U32, U64, Mask, Peak, Totals
@@ -66,7 +66,7 @@ class LiveTable:
 
     def __init__(
         self,
-        stacks: Stacks,
+        stacks: Stacks | StackNumbers,
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
         like: LiveTable | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass, field
-from tracelloc.model.figures import F64, I64, U32, U64, Mask, Rows
+from tracelloc.model.figures import F64, U32, U64, Mask, Rows
 from tracelloc.model.process import MainLibrary
 
 _COLUMNS: Final = (
@@ -238,8 +238,7 @@ class PartFigures:
     allocated_count: int
     live_bytes: int  # Bytes that are live at the end of the part
     live_count: int
-    at_peak: I64  # Bytes that were live at the peak, indexed by stack
-    at_peak_count: I64
+    at_peak: Sequence[tuple[int, BlockSum]]  # Stacks whose blocks were live at the peak
     problem: str = ""  # Why events are missing; empty if none are
 
 

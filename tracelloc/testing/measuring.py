@@ -137,7 +137,7 @@ _FOUND: Final = pytest.StashKey[dict[str, Any]]()
 _TYPE_WORDS: Final = (1, 3, 5)
 _UNITS: Final = "bytes", "blocks"
 _NO_LEAKS: Final = {"leaked_bytes": 0, "leaked_blocks": 0, "leaks": ()}
-_MOST_BLOCKS: Final = 100_000  # That tests may leave until they are searched for
+_MOST_BLOCKS: Final = 30_000  # That tests may leave until they are searched for
 
 
 def _collections() -> list[int]:
@@ -210,6 +210,13 @@ class TestMemory:
         self._unsearched = 0  # Blocks that tests since then have left
         self._searches_all = not config.getoption("tracelloc_no_search")
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """Leaves the modules' objects, of which no test is the owner, out of later collections."""
+        if self._channel is not None:
+            gc.collect()
+            gc.freeze()
+
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measures a test's own function, without its fixtures."""
@@ -218,7 +225,9 @@ class TestMemory:
         limits = limits_of(item)
         begin, runtest = self._channel.begin, item.runtest
         end = json.dumps(limits.memory_bytes).encode() + b"\n"
-        request = BEGINNINGS[self._searches_all] + b"\n"
+        # Leaks and peaks beyond limits are shown with their call stacks.
+        is_limited = limits.leaks is not None or limits.memory is not None
+        request = BEGINNINGS[2 if self._searches_all else is_limited] + b"\n"
         self._begun.append(item.nodeid)
         collections = _collections()
 
@@ -236,8 +245,8 @@ class TestMemory:
             _collect_since(collections)
             found = item.stash[_FOUND] = self._channel.ask(end) | _NO_LEAKS
             self._unsearched += found["live_blocks"]
-            is_limited = limits.leaks is not None and found["live_blocks"]
-            if is_limited or self._unsearched > _MOST_BLOCKS:
+            may_leak = limits.leaks is not None and found["live_blocks"]
+            if may_leak or self._searches_all * self._unsearched > _MOST_BLOCKS:
                 self._search(self._channel)
                 found |= self._leaks.get(item.nodeid, {})
         if lines := broken_limits(limits, found):

@@ -7,16 +7,21 @@ import numpy as np
 import pytest
 
 from tests.unit.events import A, Event, F, PlainTable, R, X, random_program, records
-from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.stacks import StackNumbers, Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.figures import I64
 from tracelloc.model.process import TemporaryPolicy
 from tracelloc.model.stacks import NO_STACK, StackFlag
 
 
-def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
+def run(
+    events: list[Event],
+    cuts: list[int],
+    between: int = 1,
+    kind: type[Stacks | StackNumbers] = Stacks,
+) -> LiveTable:
     """Applies the events in batches that end at ``cuts``."""
-    table = LiveTable(Stacks(), temporary=TemporaryPolicy(between))
+    table = LiveTable(kind(), temporary=TemporaryPolicy(between))
     start = 0
     for end in [*cuts, len(events)]:
         table.apply(records(events[start:end], first_time=start + 1))
@@ -63,12 +68,17 @@ def without_zeros(book: dict[Any, tuple[int, int]]) -> dict[Any, tuple[int, int]
     return {name: sums for name, sums in book.items() if any(sums)}
 
 
-def check(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
+def check(
+    events: list[Event],
+    cuts: list[int],
+    between: int = 1,
+    kind: type[Stacks | StackNumbers] = Stacks,
+) -> LiveTable:
     """Compares with the plain table: blocks, totals, and what is learnt from the ends of blocks."""
     plain = PlainTable(between=between)
     for event in events:
         plain.apply(event)
-    table = run(events, cuts, between)
+    table = run(events, cuts, between, kind)
     assert state(table, plain) == expected(plain)
     ids = [0, *plain.allocated]
     names = dict(zip(table.stacks.indices(np.array(ids, np.uint64)).tolist(), ids, strict=True))
@@ -94,7 +104,11 @@ def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
     events = random_program(seed, rng.choice([50, 500, 3000]), rng.randint(1, 6), 64)
     cuts = sorted(rng.sample(range(len(events)), rng.choice([0, 1, 5, len(events) // 3])))
-    table = check(events, cuts, rng.choice([0, 1, 3, 64]))
+    kind = rng.choice([Stacks, StackNumbers])
+    table = check(events, cuts, rng.choice([0, 1, 3, 64]), kind)
+    if isinstance(table.stacks, StackNumbers):
+        known = table.stacks.known()
+        assert table.stacks.indices(known).tolist() == list(range(len(known)))
     assert (table.totals.temporary_count <= table.totals.freed_count).all()
 
 

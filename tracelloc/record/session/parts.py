@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -40,8 +40,11 @@ class Parts:
         self._searched_ns = 0  # When blocks were last searched for, or forgotten
         self._problem = ""  # Why a part's events are incomplete, since then
 
-    def begin(self, *, keeps: bool) -> None:
-        """Begins a part, numbered from 1. ``keeps``: blocks of earlier ones are searched for."""
+    def begin(self, *, with_stacks: bool, keeps: bool) -> None:
+        """Begins a part, numbered from 1, with or without the call stacks of its blocks.
+
+        ``keeps``: blocks of earlier parts are searched for.
+        """
         with self._lock:
             # Before it is drained: times of events that come later are reckoned from then on.
             root, now_ns = self._processes.root, time.monotonic_ns()
@@ -54,24 +57,27 @@ class Parts:
             self._begins_ns.append(now_ns)
             root.begin_part(now_ns)
             if len(self._kept):
-                root.heap.table.watch_addresses(watch=True)
-            self._sources.set_hiding(False)
+                root.table.watch_addresses(watch=True)
+            self._sources.set_hiding(False, with_stacks=with_stacks)
 
     def _left(self) -> Blocks:
-        table = self._processes.root.heap.table
-        last = table.raw_blocks()
+        root = self._processes.root
+        last, table = root.part_blocks(), root.table
         new = last.select(last.birth_ns > self._searched_ns)
         return Blocks.concatenate([self._kept.select(~table.are_watched(self._kept.address)), new])
 
     def _forget(self, now_ns: int) -> None:
         self._kept, self._searched_ns, self._problem = Blocks.empty(), now_ns, ""
 
-    def end(self) -> PartFigures:
-        """Ends a part: returns its figures. No allocations are reported from now on."""
+    def end(self, most_bytes: int | None = None) -> PartFigures:
+        """Ends a part: returns its figures. No allocations are reported from now on.
+
+        The stacks at its peak are given if that is above ``most_bytes``.
+        """
         with self._lock:
-            self._sources.set_hiding(True)
+            self._sources.set_hiding(True, with_stacks=False)
             self.drain_reported()
-            return self._processes.root.part()
+            return self._processes.root.part(most_bytes)
 
     def find_leaks(self, checked: Tracee, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
         """Finds blocks that nothing points to. All threads must be stopped.
@@ -92,6 +98,11 @@ class Parts:
             return ExitLeaks(problem=problem)
         begins_ns = np.array(self._begins_ns, np.uint64)
         return leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
+
+    def store_stacks(self, wanted: Set[int]) -> None:
+        """Stores the frames of these stacks, for snapshots. Most stacks of parts are not needed."""
+        with self._lock:
+            self._processes.feed.take_stacks(wanted)
 
     def drain_reported(self) -> None:
         for _ in range(_MOST_DRAINS):

@@ -107,7 +107,7 @@ class Processes:
                 self._for_one(tracee, partial(self._apply, tracee, events, batch))
         for image, tracee in self._known_in(batch.pairs):
             pairs = batch.pairs[batch.pairs["image"] == image]
-            self._for_one(tracee, partial(tracee.heap.table.apply_pairs, pairs))
+            self._for_one(tracee, partial(tracee.table.apply_pairs, pairs))
 
     def _for_one(self, tracee: Tracee, work: Callable[[], object]) -> None:
         """Applies events of a process. If that fails, only this process is no longer traced."""
@@ -126,7 +126,7 @@ class Processes:
         in_order = not batch.overflowed
         while True:
             fork = len(events) if by_time else find_fork(records, start)
-            tracee.heap.table.apply(events[start:fork], in_order=in_order, by_time=by_time)
+            tracee.table.apply(events[start:fork], in_order=in_order, by_time=by_time)
             if fork == len(events):
                 break
             self._note_fork(tracee, int(events["tid"][fork]))

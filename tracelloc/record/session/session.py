@@ -468,7 +468,7 @@ class Session:
         rest = self._probes.take_mappings() if whole else NO_EVENTS
         # Only now: the stacks that these events refer to were sent before them.
         if has_stacks:
-            self.processes.feed.take_stacks()
+            self.processes.feed.take_stacks(set() if self._config.in_parts else None)
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)
         return batch

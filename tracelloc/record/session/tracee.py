@@ -15,10 +15,11 @@ import numpy as np
 from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.heap.heap import Heap, HeapSeries
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.stacks import Stacks
-from tracelloc.model.blocks import Blocks, EarlierBlocks, PartFigures
+from tracelloc.heap.stacks import StackNumbers, Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.model.blocks import Blocks, BlockSum, EarlierBlocks, PartFigures
 from tracelloc.model.codefiles import FileId, base_name, is_c_library, is_runtime
-from tracelloc.model.figures import I64, U64
+from tracelloc.model.figures import I64, U32, U64, Rows
 from tracelloc.model.losses import count_lost
 from tracelloc.model.process import FoundLibrary, Overhead, Runtime, Target
 from tracelloc.model.snapshotrequest import SnapshotRequest
@@ -106,6 +107,9 @@ class Tracee:
         self.last_snapshots: dict[SnapshotRequest, Snapshot] = {}
         self._context = context
         self._costs, self._events_before = EventCosts(), 0
+        # Of the part of the run that goes on; the stacks' numbers in its table
+        self._part: LiveTable | None = None
+        self._numbers = StackNumbers()
         # Blocks from before tracing that are in its heap; None if there are none
         self.earlier: EarlierBlocks | None
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
@@ -134,7 +138,12 @@ class Tracee:
     @property
     def events(self) -> int:
         """Number of events applied since tracing started, in all programs of the process."""
-        return self._events_before + self.heap.table.events
+        return self._events_before + self.table.events
+
+    @property
+    def table(self) -> LiveTable:
+        """The table to which events are applied: that of the heap, or of a part of the run."""
+        return self.heap.table if self._part is None else self._part
 
     def begin(self, modules: Sequence[Module], now_ns: int) -> None:
         """Attaches probes to mapped files, and awaits unwind entries. Raises TracellocError."""
@@ -164,7 +173,8 @@ class Tracee:
         self.target = renamed_target(self.process, self.target, exec_count)
         self._stage = Stage.RUNNING if has_begun and not is_stopped else Stage.LOADING
         self.image, self.forked_ns = self.words.image, 0
-        self._events_before += self.heap.table.events
+        self._events_before += self.table.events
+        self._part = None
         # Stack numbers continue, so that earlier snapshots keep theirs.
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.outside.begin_image()
@@ -191,25 +201,45 @@ class Tracee:
     def begin_part(self, now_ns: int) -> None:
         """Begins a part of the run, with an empty table. Frees of earlier blocks are ignored.
 
-        Stacks are not judged from now on: a part is too short for verdicts.
+        Stacks are not judged from now on: a part is too short for verdicts. It has stack numbers
+        of its own, as parts may be many, and each of some stacks that no other one has.
         """
-        self._events_before += self.heap.table.events
-        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
+        self._events_before += self.table.events
+        table = self.heap.table
+        self._numbers = StackNumbers()
+        self._part = LiveTable(self._numbers, table.totals.sample_bytes, table.temporary)
+        self._part.cohorts.begin(now_ns)
         self.judging.stop()
         self.gaps.forget()
 
-    def part(self) -> PartFigures:
-        """Returns the figures since ``begin_part``; all events must have been applied."""
-        table, none = self.heap.table, np.zeros(0, np.int64)
-        totals, peak = table.totals, table.peak
+    def part_blocks(self) -> Blocks:
+        """Returns the live blocks of the part, with the stack numbers of the heap."""
+        found = self.table.raw_blocks()
+        return found if self._part is None else replace(found, stack=self._renumbered(found.stack))
+
+    def _renumbered(self, stacks: Rows | U32) -> U32:
+        return self.heap.stacks.indices(self._numbers.known()[stacks]).astype(np.uint32)
+
+    def part(self, most_bytes: int | None) -> PartFigures:
+        """Returns the figures since ``begin_part``; all events must have been applied.
+
+        The stacks at its peak are given, largest first, if that is above ``most_bytes``.
+        """
+        table, peak = self.table, self.table.peak
+        at_peak: Sequence[tuple[int, BlockSum]] = ()
+        if peak is not None and most_bytes is not None and peak.size_bytes > most_bytes:
+            order = np.argsort(-peak.live_bytes, kind="stable")
+            order = order[peak.live_bytes[order] > 0]
+            columns = peak.live_count[order].tolist(), peak.live_bytes[order].tolist()
+            sums = map(BlockSum, *columns)
+            at_peak = tuple(zip(self._renumbered(order).tolist(), sums, strict=True))
         return PartFigures(
             peak_bytes=peak.size_bytes if peak else 0,
-            allocated_bytes=int(totals.allocated_bytes.sum()),
-            allocated_count=int(totals.allocated_count.sum()),
+            allocated_bytes=int(table.totals.allocated_bytes.sum()),
+            allocated_count=int(table.totals.allocated_count.sum()),
             live_bytes=table.live_bytes,
             live_count=table.count,
-            at_peak=peak.live_bytes if peak else none,
-            at_peak_count=peak.live_count if peak else none,
+            at_peak=at_peak,
             problem=self.why_incomplete(),
         )
 
@@ -271,7 +301,7 @@ class Tracee:
             files = f"files of process {self.process.pid}"
             say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
         has_probes = not self._context.config.without_probes
-        if has_probes and self._trampoline is None and self.heap.table.events:
+        if has_probes and self._trampoline is None and self.events:
             self.source.refresh()
         if not self._has_told_of_unseen and self._are_allocations_unseen():
             self._has_told_of_unseen = True

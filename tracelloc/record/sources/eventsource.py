@@ -60,11 +60,11 @@ class Sources:
         self._earlier += source.counters()
         source.close()
 
-    def set_hiding(self, hiding: bool) -> None:
-        """Sets whether libraries report only frees, no allocations (``PreloadedSource``)."""
+    def set_hiding(self, hiding: bool, *, with_stacks: bool) -> None:
+        """Sets what libraries report (``PreloadedSource``)."""
         for source in self._every:
             if isinstance(source, PreloadedSource):
-                source.set_hiding(hiding)
+                source.set_hiding(hiding, with_stacks=with_stacks)
 
     @property
     def waits_ms(self) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from typing import Final
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.events import Miss, SentStacks
-from tracelloc.model.figures import U64
+from tracelloc.model.figures import U64, Mask
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
@@ -29,6 +29,7 @@ from tracelloc.record.worker.unwindtables import UnwindTables
 from tracelloc.system.invoker import invoker
 
 _CODE: Final = int(StackFlag.CODE)
+_REFERRING: Final = int(StackFlag.PYTHON | StackFlag.PLACED)  # To the stack of the code
 _R_STATE: Final = 24  # Offset of the state in `struct r_debug` (link.h), in bytes
 _MOST_LOOKS: Final = 8  # How often the maps are read again if they change while being read
 # How long a process waits for rows; those that take longer are made meanwhile. They take a second's
@@ -184,13 +185,18 @@ class StackSource:
         if self.merger is not None:
             self.merger.settle()
 
+    def are_among(self, sent: SentStacks, wanted: Set[int]) -> Mask:
+        """Returns which of the stacks have one of these indices."""
+        index_of = self._stacks.ids.get
+        return np.array([index_of(each) in wanted for each in sent.ids.tolist()], np.bool_)
+
     def store_sent(self, new: SentStacks) -> None:
         """Stores stacks that the probes could walk to their end."""
         if self.merger is None:
             self._note_code(new)
             return
         is_named = new.flags & np.uint16(StackFlag.NAMES) != 0
-        is_merged = new.flags & np.uint16(StackFlag.PYTHON | StackFlag.PLACED) != 0
+        is_merged = new.flags & np.uint16(_REFERRING) != 0
         self.merger.note_names(new.select(is_named))
         self._note_code(new.select(~(is_merged | is_named)))
         self.merger.merge_sent(new.select(is_merged))
@@ -316,8 +322,8 @@ class StackFeed:
         self._sender, self._finishes, self._guard = sources, finishes, guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
-        # Of images that are not known yet
-        self._early_stacks: list[tuple[int, SentStacks]] = []
+        # Taken, but not stored: of images that are not known yet, or not wanted
+        self._waiting_stacks: list[tuple[int, SentStacks]] = []
         self._early_misses: list[Miss] = []
 
     def add(self, image: int, source: StackSource) -> None:
@@ -328,15 +334,37 @@ class StackFeed:
     def drop(self, image: int) -> None:
         self._sources.pop(image, None)
 
-    def take_stacks(self) -> None:
-        """Processes all stacks in the rings. Call it after events were taken."""
+    def take_stacks(self, wanted: Set[int] | None = None) -> None:
+        """Takes all stacks from the rings and stores them. Call it after events were taken.
+
+        ``wanted``: store only these (indices in ``Stacks``), and what they refer to: others wait.
+        """
         self._take_misses()
-        early, self._early_stacks = self._early_stacks, []
-        for image, new in [*early, *self._sender.take_stacks()]:
-            if image > self._newest:
-                self._early_stacks.append((image, new))
-            elif image in self._sources:
-                self._run(image, partial(StackSource.store_sent, new=new))
+        self._waiting_stacks += self._sender.take_stacks()
+        if wanted is not None and not wanted:
+            return
+        taken, self._waiting_stacks = self._waiting_stacks, []
+        ids = None if wanted is None else self._with_code(taken, wanted)
+        for image, new in taken:
+            is_wanted = np.ones(len(new), np.bool_) if ids is None else np.isin(new.ids, ids)
+            if image > self._newest or not is_wanted.any():
+                self._waiting_stacks.append((image, new))
+                continue
+            if image in self._sources:
+                self._run(image, partial(StackSource.store_sent, new=new.select(is_wanted)))
+            if not is_wanted.all():
+                self._waiting_stacks.append((image, new.select(~is_wanted)))
+
+    def _with_code(self, sent: Iterable[tuple[int, SentStacks]], wanted: Set[int]) -> U64:
+        """Returns the ids of the wanted stacks, and of those to which they refer."""
+        found = [np.empty(0, np.uint64)]
+        for image, new in sent:
+            if image in self._sources:
+                is_wanted = self._sources[image].are_among(new, wanted)
+                refers = is_wanted & (new.flags & np.uint16(_REFERRING) != 0)
+                starts = np.cumsum(new.depths) - new.depths
+                found += [new.ids[is_wanted], new.frames[starts[refers]]]
+        return np.concatenate(found)
 
     def _take_misses(self) -> None:
         if not self._finishes:

@@ -87,6 +87,7 @@ class PreloadedSource:
         self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
         self._config, self._max_stall_s = config, max_stall_s
+        self._most_frames = config.max_frames
         self._is_live = False
         self._words: SpaceControl | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)  # Counters of areas already closed
@@ -99,7 +100,7 @@ class PreloadedSource:
         inherited = shared_filters(process) if self.is_alone else 0
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
-            max_frames=self._config.max_frames,
+            max_frames=self._most_frames,
             sizes=self._sizes,
             sample_bytes=self._config.sample_bytes,
             max_stall_s=self._max_stall_s,
@@ -112,11 +113,15 @@ class PreloadedSource:
         if self._is_live:
             area.switch_on()
 
-    def set_hiding(self, hiding: bool) -> None:
-        """Sets whether only frees are reported, no allocations; also in programs executed later."""
+    def set_hiding(self, hiding: bool, *, with_stacks: bool) -> None:
+        """Sets whether only frees are reported, no allocations; also in programs executed later.
+
+        ``with_stacks``: whether allocations are reported with their call stacks.
+        """
         self._is_hiding, self._has_nothing = hiding, False
+        self._most_frames = self._config.max_frames if with_stacks else 0
         if self.area is not None:
-            self.area.set_sizes(*self._sizes)
+            self.area.set_sizes(*self._sizes, self._most_frames)
 
     @property
     def _sizes(self) -> tuple[int, int | None]:

@@ -252,12 +252,15 @@ class SharedArea:
         self._field("clock", np.uint32)[0] = usable_clock()
         self._ticks_per_s = ringmerge.ticks_per_second()
         self._field("max_stall", np.uint64)[0] = int(max_stall_s * self._ticks_per_s)
-        self._field("max_frames", np.uint32)[0] = max_frames
         self._field("clears", np.uint64)[0] = clears
-        self.set_sizes(*sizes)
+        self.set_sizes(*sizes, max_frames)
 
-    def set_sizes(self, least: int, most: int | None) -> None:
-        """Sets the sizes of the smallest and the largest block (0: no frees either) reported."""
+    def set_sizes(self, least: int, most: int | None, max_frames: int) -> None:
+        """Sets the sizes of the smallest and the largest block (0: no frees either) reported.
+
+        ``max_frames``: most frames of their call stacks; 0: they have none.
+        """
+        self._field("max_frames", np.uint32)[0] = max_frames
         self._field("min_size", np.uint64)[0] = least
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if most is None else most
 
