@@ -7,7 +7,7 @@ python=$2
 
 rm -rf "$copy"
 mkdir -p "$copy"
-cp -r .github tracelloc ui probes tests filters.toml pyproject.toml README.md LICENSE "$copy"
+cp -rp .github tracelloc ui probes tests filters.toml pyproject.toml README.md LICENSE "$copy"
 find "$copy/tracelloc" -name '*.so' -delete
 find "$copy/tracelloc" -name '*.pyx' -exec sed -i \
     's/boundscheck=False, wraparound=False/boundscheck=True, wraparound=False/' {} +
