@@ -327,6 +327,42 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
     assert (leak["stack"][-1]["function"], leak["stack"][-1]["line"]) == ("test_one", 9)
 
 
+def test_functions_that_run_never_or_twice(folder: Path) -> None:
+    """Leaks are those of the run that has lost them, whatever else plug-ins and tests do."""
+    (folder / "dist").mkdir()  # Other tests do not collect it
+    (folder / "dist" / "conftest.py").write_text(
+        "import pytest\nfrom _pytest.runner import runtestprotocol\n"
+        "@pytest.hookimpl(tryfirst=True)\n"
+        "def pytest_runtest_call(item):\n"
+        "    if 'skipped' in item.name:\n        pytest.skip('before it begins')\n"
+        "def pytest_runtest_protocol(item, nextitem):\n"
+        "    for _ in range(2 * ('twice' in item.name)):\n"
+        "        runtestprotocol(item, nextitem=nextitem)\n"
+        "    return 'twice' in item.name or None\n"
+    )
+    (folder / "dist" / "test_runs.py").write_text(
+        "import os\nimport pytest\nimport pyleak\nruns = []\n"
+        "def encode(size):\n    for _ in range(20):\n        pyleak.encode('x' * (size - 1))\n"
+        "def test_first():\n    encode(1000)\n"
+        "def test_skipped():\n    pass\n"
+        "def test_second():\n    encode(2000)\n"
+        "@pytest.mark.limit_leaks('0 B')\n"
+        "def test_twice():\n"
+        "    runs.append(1)\n    if len(runs) == 1:\n        encode(3000)\n"
+        "def test_fork():\n"
+        "    child = os.fork()\n"
+        "    if not child:\n        raise SystemExit\n"
+        "    os.waitpid(child, 0)\n    encode(4000)\n"
+    )
+    run(folder, "--tracelloc", "--tracelloc-json", "runs.json", "dist/test_runs.py", status=1)
+    found = json.loads((folder / "runs.json").read_text())["tests"]
+    sizes = [{one["bytes"] // one["blocks"] for one in test["leaks"]} for test in found]
+    names = [test["test"].partition("::test_")[2] for test in found]
+    assert names == ["first", "second", "twice", "twice", "fork"]
+    assert sizes == [{1000}, {2000}, {3000}, set(), {4000}]
+    assert [test["outcome"] for test in found[2:4]] == ["failed", "passed"]
+
+
 def test_without_the_option(folder: Path) -> None:
     """Markers are known and do nothing, and nothing is imported for them."""
     done = run(folder, "--strict-markers", "-q", status=1)

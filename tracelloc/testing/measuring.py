@@ -132,7 +132,8 @@ def _stack(leak: dict[str, Any]) -> Stack:
     return Stack(tuple(frames))
 
 
-_FOUND: Final = pytest.StashKey[dict[str, Any]]()
+# The name of a test's run (it may have several), and its figures; None: it has not begun.
+_FOUND: Final = pytest.StashKey[tuple[str, dict[str, Any]] | None]()
 # Words of a block that may point to the type of a Python object: behind the collector's words.
 _TYPE_WORDS: Final = (1, 3, 5)
 _UNITS: Final = "bytes", "blocks"
@@ -169,6 +170,7 @@ class Channel:
         number, *added = os.environ.pop(VARIABLE).split()
         for name in added:
             os.environ.pop(name, None)
+        self.pid = os.getpid()
         self._socket = socket.socket(fileno=int(number))
         self._socket.set_inheritable(False)
         self._one, self._piece = bytearray(1), bytearray(1 << 16)
@@ -201,14 +203,22 @@ class TestMemory:
         """``launcher``: the command line of tracelloc, to which that of a Python is added."""
         self._config, self._launcher = config, launcher
         # None: other processes run the tests
-        self._channel = Channel() if VARIABLE in os.environ else None
-        self._tests: list[dict[str, Any]] = []
+        self._opened = Channel() if VARIABLE in os.environ else None
+        self._worker = getattr(config, "workerinput", {}).get("workerid", "")
+        self._tests: dict[str, dict[str, Any]] = {}  # By runs
         self._unmeasured = 0
-        self._begun: list[str] = []  # Ids of the tests that this process has begun
-        self._leaks: dict[str, dict[str, Any]] = {}  # What searches have found, by tests' ids
-        self._searched = 0  # Number of tests that the last search was after
+        self._runs = 0
+        self._begun: list[str] = []  # Runs of the test functions that this process has begun
+        self._leaks: dict[str, dict[str, Any]] = {}  # What searches have found, by runs
+        self._searched = 0  # Number of functions that the last search was after
         self._unsearched = 0  # Blocks that tests since then have left
         self._searches_all = not config.getoption("tracelloc_no_search")
+
+    @property
+    def _channel(self) -> Channel | None:
+        """The connection; None if this process has none, also if a test has forked it."""
+        opened = self._opened
+        return opened if opened is not None and opened.pid == os.getpid() else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
@@ -220,38 +230,54 @@ class TestMemory:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measures a test's own function, without its fixtures."""
-        if self._channel is None:
+        if (channel := self._channel) is None:
             return (yield)
+        item.stash[_FOUND] = None
         limits = limits_of(item)
-        begin, runtest = self._channel.begin, item.runtest
+        begin, runtest, own = channel.begin, item.runtest, vars(item).get("runtest")
         end = json.dumps(limits.memory_bytes).encode() + b"\n"
         # Leaks and peaks beyond limits are shown with their call stacks.
         is_limited = limits.leaks is not None or limits.memory is not None
         request = BEGINNINGS[2 if self._searches_all else is_limited] + b"\n"
-        self._begun.append(item.nodeid)
+        self._runs += 1
+        name = f"{self._worker} {self._runs}"
         collections = _collections()
 
         def run() -> None:
+            self._begun.append(name)
             begin(request)
             runtest()
 
-        code = getattr(inspect.unwrap(getattr(item, "function", run)), "__code__", None)
+        code = getattr(inspect.unwrap(getattr(item, "function", None)), "__code__", None)
         item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
         finally:
             del item.runtest
+            if own is not None:  # that of another plug-in
+                item.runtest = own  # type: ignore[method-assign]
             # What only a cycle of references keeps is no leak.
             _collect_since(collections)
-            found = item.stash[_FOUND] = self._channel.ask(end) | _NO_LEAKS
-            self._unsearched += found["live_blocks"]
-            may_leak = limits.leaks is not None and found["live_blocks"]
-            if may_leak or self._searches_all * self._unsearched > _MOST_BLOCKS:
-                self._search(self._channel)
-                found |= self._leaks.get(item.nodeid, {})
-        if lines := broken_limits(limits, found):
+            found: dict[str, Any] = {}
+            # Another plug-in may have skipped the test, or the test have forked this process.
+            if name in self._begun[-1:] and self._channel is not None:
+                found = self._measured(channel, name, end, may_search=limits.leaks is not None)
+                item.stash[_FOUND] = name, found
+        if lines := broken_limits(limits, found) if found else []:
             pytest.fail("\n".join(lines), pytrace=False)
         return result
+
+    def _measured(
+        self, channel: Channel, name: str, end: bytes, *, may_search: bool
+    ) -> dict[str, Any]:
+        """Ends the figures of a test's run, and returns them."""
+        found = channel.ask(end) | _NO_LEAKS
+        self._unsearched += found["live_blocks"]
+        may_leak = may_search and found["live_blocks"]
+        if may_leak or self._searches_all * self._unsearched > _MOST_BLOCKS:
+            self._search(channel)
+            found |= self._leaks.get(name, {})
+        return found
 
     def _search(self, channel: Channel) -> None:
         """Searches for what the tests since the last search have leaked."""
@@ -286,11 +312,11 @@ class TestMemory:
         # A subtest's memory is its test's.
         if report.when != "call" or hasattr(report, "context"):
             return
-        found = getattr(report, "tracelloc", None)
-        if found is None:
+        if not hasattr(report, "tracelloc"):
             self._unmeasured += 1
-        else:
-            self._tests.append({"test": report.nodeid, "outcome": report.outcome, **found})
+        elif report.tracelloc is not None:
+            name, found = report.tracelloc
+            self._tests[name] = {"test": report.nodeid, "outcome": report.outcome, **found}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: list[Any]) -> None:
@@ -312,11 +338,11 @@ class TestMemory:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput["tracelloc"] = self._leaks
             return
-        for test in self._tests:
-            test.update(self._leaks.get(test["test"], {}))
+        for name, test in self._tests.items():
+            test.update(self._leaks.get(name, {}))
         if path := self._config.getoption("tracelloc_json"):
             file = Path(self._config.invocation_params.dir, path)
-            content = {"tracelloc": __version__, "tests": self._tests}
+            content = {"tracelloc": __version__, "tests": list(self._tests.values())}
             file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -329,11 +355,12 @@ class TestMemory:
         if not self._tests:
             return
         write(_ROW.format("peak", "allocated", "blocks", "live", "leaked", "test"))
-        for one in sorted(self._tests, key=lambda test: -test["peak_bytes"])[:top]:
+        tests = list(self._tests.values())
+        for one in sorted(tests, key=lambda test: -test["peak_bytes"])[:top]:
             write(_row(one))
-        if (more := len(self._tests) - top) > 0:
+        if (more := len(tests) - top) > 0:
             write(f"and {plural(more, 'more test')} (--tracelloc-top, --tracelloc-json)")
-        leaks = [(leak, one["test"]) for one in self._tests for leak in one["leaks"]]
+        leaks = [(leak, one["test"]) for one in tests for leak in one["leaks"]]
         leaks.sort(key=lambda each: -each[0]["bytes"])
         for leak, test in leaks[:top]:
             write(f"{printable(test)} leaked")
@@ -342,7 +369,7 @@ class TestMemory:
         if rest := leaks[top:]:
             total = sum(leak["bytes"] for leak, _ in rest)
             write(f"and {amount(total)} of {plural(len(rest), 'more call stack')}")
-        for one in self._tests:
+        for one in tests:
             if "problem" in one:
                 write(f"{printable(one['test'])}: {printable(one['problem'])}")
 
