@@ -341,7 +341,7 @@ def test_functions_that_run_never_or_twice(folder: Path) -> None:
         "    return 'twice' in item.name or None\n"
     )
     (folder / "dist" / "test_runs.py").write_text(
-        "import os\nimport pytest\nimport pyleak\nruns = []\n"
+        "import gc\nimport json\nimport os\nimport pytest\nimport pyleak\nruns = []\n"
         "def encode(size):\n    for _ in range(20):\n        pyleak.encode('x' * (size - 1))\n"
         "def test_first():\n    encode(1000)\n"
         "def test_skipped():\n    pass\n"
@@ -353,13 +353,16 @@ def test_functions_that_run_never_or_twice(folder: Path) -> None:
         "    child = os.fork()\n"
         "    if not child:\n        raise SystemExit\n"
         "    os.waitpid(child, 0)\n    encode(4000)\n"
+        "def test_replaced(monkeypatch):\n    encode(5000)\n"
+        "    monkeypatch.setattr(json, 'loads', None)\n"
+        "    monkeypatch.setattr(gc, 'collect', None)\n"
     )
     run(folder, "--tracelloc", "--tracelloc-json", "runs.json", "dist/test_runs.py", status=1)
     found = json.loads((folder / "runs.json").read_text())["tests"]
     sizes = [{one["bytes"] // one["blocks"] for one in test["leaks"]} for test in found]
     names = [test["test"].partition("::test_")[2] for test in found]
-    assert names == ["first", "second", "twice", "twice", "fork"]
-    assert sizes == [{1000}, {2000}, {3000}, set(), {4000}]
+    assert names == ["first", "second", "twice", "twice", "fork", "replaced"]
+    assert sizes == [{1000}, {2000}, {3000}, set(), {4000}, {5000}]
     assert [test["outcome"] for test in found[2:4]] == ["failed", "passed"]
 
 

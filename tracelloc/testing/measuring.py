@@ -4,15 +4,18 @@ A process that runs tests asks the tracelloc that has started it. With pytest-xd
 asks, and its figures come with its reports.
 """
 
-import gc
 import inspect
-import json
 import os
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+
+# The functions themselves, as a test may have replaced those of the modules.
+from gc import collect, freeze, get_stats
+from json import dumps, loads
+from os import getpid
 from pathlib import Path
 from typing import Any, Final
 
@@ -143,14 +146,14 @@ _MOST_BLOCKS: Final = 30_000  # That tests may leave until they are searched for
 
 def _collections() -> list[int]:
     """Returns how often Python's garbage collector has collected each generation."""
-    return [one["collections"] for one in gc.get_stats()]
+    return [one["collections"] for one in get_stats()]
 
 
 def _collect_since(before: list[int]) -> None:
     """Collects the generations in which objects are that were created since then."""
     pairs = zip(before, _collections(), strict=True)
     older = [at + 1 for at, (then, now) in enumerate(pairs) if now != then]
-    gc.collect(min(2, max(older, default=0)))
+    collect(min(2, max(older, default=0)))
 
 
 def _type_of(leak: dict[str, Any], head: list[int], types: dict[int, type]) -> str | None:
@@ -170,7 +173,7 @@ class Channel:
         number, *added = os.environ.pop(VARIABLE).split()
         for name in added:
             os.environ.pop(name, None)
-        self.pid = os.getpid()
+        self.pid = getpid()
         self._socket = socket.socket(fileno=int(number))
         self._socket.set_inheritable(False)
         self._one, self._piece = bytearray(1), bytearray(1 << 16)
@@ -190,7 +193,7 @@ class Channel:
             if not count:
                 raise EOFError("tracelloc has ended")
             answer += self._piece[:count]
-        found: dict[str, Any] = json.loads(answer)
+        found: dict[str, Any] = loads(answer)
         return found
 
 
@@ -218,14 +221,14 @@ class TestMemory:
     def _channel(self) -> Channel | None:
         """The connection; None if this process has none, also if a test has forked it."""
         opened = self._opened
-        return opened if opened is not None and opened.pid == os.getpid() else None
+        return opened if opened is not None and opened.pid == getpid() else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self) -> None:
         """Leaves the modules' objects, of which no test is the owner, out of later collections."""
         if self._channel is not None:
-            gc.collect()
-            gc.freeze()
+            collect()
+            freeze()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -235,7 +238,7 @@ class TestMemory:
         item.stash[_FOUND] = None
         limits = limits_of(item)
         begin, runtest, own = channel.begin, item.runtest, vars(item).get("runtest")
-        end = json.dumps(limits.memory_bytes).encode() + b"\n"
+        end = dumps(limits.memory_bytes).encode() + b"\n"
         # Leaks and peaks beyond limits are shown with their call stacks.
         is_limited = limits.leaks is not None or limits.memory is not None
         request = BEGINNINGS[2 if self._searches_all else is_limited] + b"\n"
@@ -281,7 +284,7 @@ class TestMemory:
 
     def _search(self, channel: Channel) -> None:
         """Searches for what the tests since the last search have leaked."""
-        gc.collect()
+        collect()
         # What ended functions have left in the memory of Python's frames: 160 KiB.
         _places["overwrite"](_DEPTH)
         found = channel.ask(SEARCH + b"\n")
@@ -343,7 +346,7 @@ class TestMemory:
         if path := self._config.getoption("tracelloc_json"):
             file = Path(self._config.invocation_params.dir, path)
             content = {"tracelloc": __version__, "tests": list(self._tests.values())}
-            file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            file.write_text(dumps(content, indent=1) + "\n", encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Lists the tests with the highest peaks, and the leaks."""
