@@ -251,7 +251,8 @@ class TestMemory:
             begin(request)
             runtest()
 
-        code = getattr(inspect.unwrap(getattr(item, "function", None)), "__code__", None)
+        function = getattr(item, "function", None)  # Doctests have none
+        code = getattr(function and inspect.unwrap(function), "__code__", None)
         item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
