@@ -151,6 +151,8 @@ static __attribute__((noinline)) int traced_posix_memalign(void **out, size_t al
 
 static void *resize(void *block, size_t n, size_t size, int is_array)
 {
+	if (!block && must_clear()) /* as malloc(3) */
+		return next.calloc(n, size);
 	return is_array ? next.reallocarray(block, n, size) : next.realloc(block, size);
 }
 

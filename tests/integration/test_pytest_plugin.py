@@ -366,6 +366,21 @@ def test_functions_that_run_never_or_twice(folder: Path) -> None:
     assert [test["outcome"] for test in found[2:4]] == ["failed", "passed"]
 
 
+def test_new_blocks_are_cleared(folder: Path) -> None:
+    """Remains of pointers would hide leaks, and remains of objects give them types."""
+    (folder / "test_cleared.py").write_text(
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "for one in (libc.malloc, libc.realloc):\n    one.restype = ctypes.c_void_p\n"
+        "def test_cleared():\n"
+        "    for new in (libc.malloc, lambda size: libc.realloc(None, size)):\n"
+        "        block = ctypes.c_void_p(libc.malloc(500))\n"
+        "        ctypes.memset(block, 255, 500)\n"
+        "        libc.free(block)\n"
+        "        assert ctypes.string_at(new(500), 500) == bytes(500)\n"
+    )
+    run(folder, "--tracelloc", "test_cleared.py", status=0)
+
+
 def test_without_the_option(folder: Path) -> None:
     """Markers are known and do nothing, and nothing is imported for them."""
     done = run(folder, "--strict-markers", "-q", status=1)

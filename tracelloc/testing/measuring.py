@@ -165,6 +165,14 @@ def _type_of(leak: dict[str, Any], head: list[int], types: dict[int, type]) -> s
     return None
 
 
+def _code_of(item: pytest.Item) -> object:
+    """Returns the code object of a test's function; None: it has none, as doctests."""
+    function = getattr(item, "function", None)
+    # What Hypothesis calls for each example. Its own function wraps nothing.
+    function = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+    return getattr(function and inspect.unwrap(function), "__code__", None)
+
+
 class Channel:
     """A connection to the tracelloc that started this process. Waiting allocates nothing."""
 
@@ -251,8 +259,7 @@ class TestMemory:
             begin(request)
             runtest()
 
-        function = getattr(item, "function", None)  # Doctests have none
-        code = getattr(function and inspect.unwrap(function), "__code__", None)
+        code = _code_of(item)
         item.runtest = partial(call_apart, run, code)  # type: ignore[method-assign, assignment]
         try:
             result = yield
