@@ -329,7 +329,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
 
 def test_functions_that_run_never_or_twice(folder: Path) -> None:
     """Leaks are those of the run that has lost them, whatever else plug-ins and tests do."""
-    (folder / "dist").mkdir()  # Other tests do not collect it
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
     (folder / "dist" / "conftest.py").write_text(
         "import pytest\nfrom _pytest.runner import runtestprotocol\n"
         "@pytest.hookimpl(tryfirst=True)\n"
@@ -368,7 +368,8 @@ def test_functions_that_run_never_or_twice(folder: Path) -> None:
 
 def test_new_blocks_are_cleared(folder: Path) -> None:
     """Remains of pointers would hide leaks, and remains of objects give them types."""
-    (folder / "test_cleared.py").write_text(
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_cleared.py").write_text(
         "import ctypes\nlibc = ctypes.CDLL(None)\n"
         "for one in (libc.malloc, libc.realloc):\n    one.restype = ctypes.c_void_p\n"
         "def test_cleared():\n"
@@ -378,7 +379,7 @@ def test_new_blocks_are_cleared(folder: Path) -> None:
         "        libc.free(block)\n"
         "        assert ctypes.string_at(new(500), 500) == bytes(500)\n"
     )
-    run(folder, "--tracelloc", "test_cleared.py", status=0)
+    run(folder, "--tracelloc", "dist/test_cleared.py", status=0)
 
 
 def test_without_the_option(folder: Path) -> None:

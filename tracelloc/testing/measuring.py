@@ -165,7 +165,7 @@ def _type_of(leak: dict[str, Any], head: list[int], types: dict[int, type]) -> s
     return None
 
 
-def _code_of(item: pytest.Item) -> object:
+def _code_of(item: pytest.Item) -> Any:
     """Returns the code object of a test's function; None: it has none, as doctests."""
     function = getattr(item, "function", None)
     # What Hypothesis calls for each example. Its own function wraps nothing.
