@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tracelloc.system.syscalls import open_inside
+from tracelloc.system.syscalls import closed_after, open_inside
 
 _DPKG_LISTS: Final = "var/lib/dpkg/info"
 _RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
@@ -32,13 +32,10 @@ def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
 def _file_beside(root: Path, path: str) -> str:
     """Returns the file beside a link that the link leads to, which packages own, or the path."""
     try:
-        handle = open_inside(root, path)
+        with closed_after(open_inside(root, path)) as handle:
+            name = os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115, PTH119
     except OSError:
         return path
-    try:
-        name = os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115, PTH119
-    finally:
-        os.close(handle)
     file = os.path.join(os.path.dirname(path), name)  # noqa: PTH118, PTH120
     return file if os.path.lexists(f"{root}/{file}") else path
 
@@ -52,13 +49,10 @@ def _spellings(path: str) -> list[str]:
 def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
     owners: dict[str, str] = {}
     try:
-        directory = open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)
+        with closed_after(open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)) as directory:
+            names = sorted(n for n in os.listdir(directory) if n.endswith(".list"))  # noqa: PTH208
     except OSError:
         return owners
-    try:
-        names = sorted(n for n in os.listdir(directory) if n.endswith(".list"))  # noqa: PTH208
-    finally:
-        os.close(directory)
     left = _MOST_LISTED
     for name in names:
         try:

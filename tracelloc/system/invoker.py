@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from tracelloc.dataclass import dataclass
 from tracelloc.startup import OWN_PREFIX
+from tracelloc.system.syscalls import closed_on_error
 from tracelloc.text import printable
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -145,14 +146,11 @@ def open_trusted(path: Path, who: Invoker) -> int:
         with contextlib.suppress(FileNotFoundError):
             _check_writers(folder.stat(), who, f"its directory {printable(str(folder))}")
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with closed_on_error(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "it is not a regular file")
         _check_writers(status, who, "it")
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor
 
 

@@ -9,6 +9,8 @@ import ctypes
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelloc.architecture import native
@@ -77,18 +79,34 @@ class NotRegularError(OSError):
     """A path leads to a pipe, a device or another special file, which was not opened."""
 
 
+@contextmanager
+def closed_after(descriptor: int) -> Iterator[int]:
+    """A context at whose end a descriptor is closed."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def closed_on_error(descriptor: int) -> Iterator[None]:
+    """A context that closes a descriptor if an error leaves it."""
+    try:
+        yield
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
     """Opens a file or directory as if ``root`` were ``/``. Raises as ``open_regular``."""
-    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with closed_after(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as directory:
         flags |= os.O_PATH | os.O_CLOEXEC
         how = _OpenHow(flags=flags, resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
         handle = _call(
             _OPENAT2, ctypes.c_int(directory), ctypes.c_char_p(os.fsencode(path.lstrip("/"))),
             ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how)),
         )  # fmt: skip
-    finally:
-        os.close(directory)
     return _reopened(handle)
 
 
@@ -102,15 +120,13 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 def _reopened(handle: int) -> int:
     """Opens the file of an O_PATH handle to read. Closes the handle."""
-    try:
+    with closed_after(handle):
         mode = os.fstat(handle).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise NotRegularError(errno.EINVAL, "it is not a regular file")
         # Without O_NONBLOCK, another process's lease on the file (fcntl(2)) would block the open.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         return os.open(f"/proc/self/fd/{handle}", flags)
-    finally:
-        os.close(handle)
 
 
 def opened_at_once(path: str, flags: int) -> int:
@@ -160,14 +176,16 @@ def scan_pages(
         ctypes.sizeof(_PageScan), 0, start, end, 0, regions.ctypes.data, len(regions), 0,
         _PAGE_IS_ZERO, kind | _PAGE_IS_ZERO, 0, kind,
     )  # fmt: skip
-    if _LIBC.ioctl(pagemap, ctypes.c_ulong(_PAGEMAP_SCAN), ctypes.byref(wanted)) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    checked(_LIBC.ioctl(pagemap, ctypes.c_ulong(_PAGEMAP_SCAN), ctypes.byref(wanted)))
     return int(wanted.walk_end)
 
 
 def _call(number: int, *arguments: object) -> int:
-    result: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
+    return checked(_LIBC.syscall(ctypes.c_long(number), *arguments))
+
+
+def checked(result: int) -> int:
+    """Returns the result of a function of the C library; if it is negative, raises OSError."""
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

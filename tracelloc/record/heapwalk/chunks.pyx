@@ -457,10 +457,9 @@ cdef class ArenaTally:
     ) noexcept nogil:
         """Ends the current page, and that in which its last block ends, if before ``page``."""
         cdef uint64_t last, address = 0, size_bytes = 0
-        cdef bint is_pinned, was_pinned
+        cdef bint is_pinned
         while self.used_bytes:
             is_pinned = self.end_page(blocks, sizes, kept, &n)
-            was_pinned = is_pinned
             last = (self.last_end - 1) // PAGE
             if last == self.page:
                 break
@@ -468,7 +467,7 @@ cdef class ArenaTally:
             address, size_bytes = self.begins[self.here - 1], self.lengths[self.here - 1]
             self.page, self.here = last, 0
             self.used_bytes = self.last_end - last * PAGE
-            if not was_pinned:
+            if not is_pinned:
                 self.begins[0], self.lengths[0], self.here = address, size_bytes, 1
             if last == page:
                 return n
@@ -497,8 +496,6 @@ cdef class ListReader:
     cdef int memory, pagemap
     cdef uint8_t* pages
     cdef uint64_t* held
-    cdef readonly Py_ssize_t absent
-    """How often a list led to a page that is not in memory: it is swapped out, or the link wrong."""
 
     def __cinit__(self, int memory, int pagemap):
         """Takes descriptors of ``/proc/PID/mem`` and ``…/pagemap``, which the caller closes."""
@@ -525,7 +522,6 @@ cdef class ListReader:
             self.held[slot] = <uint64_t>-1
             # Reading a page that is not there would fault it in.
             if pread64(self.pagemap, &about, 8, page * 8) != 8 or not about >> 63:
-                self.absent += 1
                 return False
             if pread64(self.memory, self.pages + slot * PAGE, PAGE, page * PAGE) != PAGE:
                 return False

@@ -23,6 +23,7 @@ from tracelloc.record.heapwalk.chunks import words_within
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask, RemoteMemory
 from tracelloc.record.process.regions import Region
+from tracelloc.system.syscalls import closed_after
 
 Rows = npt.NDArray[np.intp]
 StacksAt = Callable[[U64], npt.NDArray[np.int64]]  # The stack of each block; -1 where there is none
@@ -175,8 +176,5 @@ class ClassNames:
         found = self._reader.words(low, high - low).tobytes()[address - low :][:size_bytes]
         if any(found) or not mapping.is_file:
             return found
-        descriptor = self._reader.memory.process.open_mapping(mapping)
-        try:
-            return os.pread(descriptor, high - address, mapping.offset + address - mapping.start)
-        finally:
-            os.close(descriptor)
+        with closed_after(self._reader.memory.process.open_mapping(mapping)) as file:
+            return os.pread(file, high - address, mapping.offset + address - mapping.start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -124,11 +123,8 @@ class PieceReader:
     def lists(self) -> Iterator[ListReader]:
         """Opens a reader of linked lists in the process's memory. Raises OSError."""
         directory = self.memory.process.memory_directory
-        opened = []
-        try:
-            opened += [os.open(directory / "mem", os.O_RDONLY | os.O_CLOEXEC)]
-            opened += [os.open(directory / "pagemap", os.O_RDONLY | os.O_CLOEXEC)]
-            yield ListReader(*opened)
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
+        with (
+            open(directory / "mem", "rb", buffering=0) as memory,
+            open(directory / "pagemap", "rb", buffering=0) as pagemap,
+        ):
+            yield ListReader(memory.fileno(), pagemap.fileno())

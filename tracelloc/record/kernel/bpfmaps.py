@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracelloc.record.kernel.compiler import MapSpec
 from tracelloc.system import syscalls
-from tracelloc.system.syscalls import U32, U64, layout
+from tracelloc.system.syscalls import U32, U64, closed_on_error, layout
 
 Columns = npt.NDArray[Any]  # A structured array
 
@@ -164,12 +164,9 @@ class GracePeriod:
     def __init__(self) -> None:
         """Creates the maps that waiting needs. Raises OSError."""
         self._inner_fd = create_map(MapSpec("inner", _ARRAY, 4, 4, 1, 0))
-        try:
+        with closed_on_error(self._inner_fd):
             outer = MapSpec("outer", _ARRAY_OF_MAPS, 4, 4, 1, 0)
             self._outer_fd = create_map(outer, self._inner_fd)
-        except OSError:
-            os.close(self._inner_fd)
-            raise
 
     def wait(self) -> None:
         """Waits until all BPF programs that run now have ended. Raises OSError."""

@@ -14,7 +14,7 @@ from tracelloc.record.kernel.bpfmaps import NAME_BYTES, create_map, set_entry
 from tracelloc.record.kernel.btf import with_iterators
 from tracelloc.record.kernel.compiler import CompiledProbes, with_maps
 from tracelloc.system import syscalls
-from tracelloc.system.syscalls import U32, U64, layout
+from tracelloc.system.syscalls import U32, U64, closed_after, layout
 
 
 class ProgramInfo(ctypes.Structure):
@@ -58,11 +58,8 @@ def program_info(program_fd: int, native_code: ctypes.Array[Any] | None = None) 
 @contextmanager
 def statistics() -> Iterator[None]:
     """A context in which the kernel adds up BPF programs' run times. Raises OSError."""
-    descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
-    try:
+    with closed_after(syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))):
         yield
-    finally:
-        os.close(descriptor)
 
 
 KPROBE: Final = 2  # BPF_PROG_TYPE_KPROBE, also used for uprobes

@@ -23,7 +23,7 @@ from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.kernel.programs import TRACING, Programs
 from tracelloc.record.process.procfs import Process
 from tracelloc.system import syscalls
-from tracelloc.system.syscalls import U32, U64, layout
+from tracelloc.system.syscalls import U32, U64, closed_after, layout
 
 Rows = npt.NDArray[Any]  # An array of `row_dtype`
 
@@ -150,16 +150,11 @@ def thread_pointer_offset(types: KernelTypes, field: Sequence[str]) -> int:
 
 def _rows(attributes: _IteratorLinkAttr) -> Rows:
     """Runs the iterator, and returns its rows (``row_dtype``). Raises OSError."""
-    link = syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
-    try:
+    with closed_after(syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)) as link:
         iterator = syscalls.bpf(syscalls.BPF_ITER_CREATE, _IteratorAttr(link_fd=link))
-    finally:
-        os.close(link)
     found = bytearray()
-    try:
+    with closed_after(iterator):
         while len(found) < _MOST_BYTES and (piece := os.read(iterator, _READ_BYTES)):
             found += piece
-    finally:
-        os.close(iterator)
     row = row_dtype(native())
     return np.frombuffer(bytes(found[: len(found) // row.itemsize * row.itemsize]), row)

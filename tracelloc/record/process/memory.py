@@ -138,16 +138,14 @@ class RemoteMemory:
 
     def _read_file(self, pieces: U64, into: U64) -> int:
         view, got, count = into.reshape(-1).view(np.uint8).data, 0, 1
-        file = os.open(self.process.memory_directory / "mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError, OverflowError):  # a piece that can't be read
-                for start, size in pieces.tolist():
-                    count = os.preadv(file, [view[got : got + size]], start)
-                    got += count
-                    if count < size:
-                        break
-        finally:
-            os.close(file)
+        path = self.process.memory_directory / "mem"
+        # Suppressed is the error of a piece that can't be read.
+        with open(path, "rb", buffering=0) as file, suppress(OSError, OverflowError):
+            for start, size in pieces.tolist():
+                count = os.preadv(file.fileno(), [view[got : got + size]], start)
+                got += count
+                if count < size:
+                    break
         if not count:
             raise ProcessLookupError(errno.ESRCH, "it has ended")
         return got

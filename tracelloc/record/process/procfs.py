@@ -17,7 +17,7 @@ from tracelloc.architecture import native
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TargetError, TracellocError, privilege_hint
 from tracelloc.model.codefiles import Mapping, base_name
-from tracelloc.system.syscalls import open_inside, open_regular
+from tracelloc.system.syscalls import closed_after, open_inside, open_regular
 
 PROC: Final = Path("/proc")
 # The kernel's mapping with the instruction to which hijacked returns go.
@@ -184,12 +184,9 @@ class Process:
             if own.startswith(name) or "/" in name or not name.isprintable():
                 return None
             link = path.removesuffix(own) + name
-            handle = open_inside(directory / "root", link)
-            try:
+            with closed_after(open_inside(directory / "root", link)) as handle:
                 if os.path.samestat(os.fstat(handle), os.stat(directory / "exe")):
                     return link
-            finally:
-                os.close(handle)
         return None
 
     def arguments(self) -> list[str]:

@@ -20,6 +20,7 @@ from typing import Final
 from tracelloc.architecture import native
 from tracelloc.architecture.description import GeneralRegisters
 from tracelloc.record.process import urgency
+from tracelloc.system.syscalls import checked
 
 _CONT: Final = 7
 _SINGLESTEP: Final = 9
@@ -188,9 +189,7 @@ _libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c
 
 
 def _request(request: int, thread_id: int, data: int = 0, address: int | None = None) -> None:
-    if _libc.ptrace(request, thread_id, address, data) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    checked(_libc.ptrace(request, thread_id, address, data))
 
 
 # Requests without an answer: take the thread's id, and what is named last, if anything. They raise

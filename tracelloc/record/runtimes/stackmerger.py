@@ -62,7 +62,6 @@ class StackMerger:
         if parent is not None and parent.runtime is None:
             # The same files are mapped.
             self._unsupported, self._generation = parent._unsupported, parent._generation
-        self.uneven_count = 0  # Stacks with more interpreter frames than groups, or fewer
 
     def look_for_runtime(self) -> None:
         if self.runtime is not None or self._generation == self._space.generation:
@@ -174,7 +173,6 @@ class StackMerger:
             # they belong further out than the last one found, at an unknown place.
             end = end if used and not flags else len(frames)
             frames[end:end] = [frame for group in rest for frame in group]
-        self.uneven_count += used != len(groups)
         return _packed(frames)
 
 

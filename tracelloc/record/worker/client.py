@@ -62,7 +62,6 @@ class FileWorker:
         # Memory that it may use beyond its initial size; applies at the next start
         self.memory_bytes = DEFAULT_MEMORY_BYTES
         self.ends = 0  # How often the worker has ended unexpectedly
-        self.unread_files = 0  # How many files can't be read because the worker ended
         self.generation = 0  # How often the worker was started
         # Receives warnings on unreadable files, from any thread
         self.tell: Callable[[str], None] | None = None
@@ -121,7 +120,6 @@ class FileWorker:
                         self._end()
                     raise
             file.failure = why
-            self.unread_files += 1
         self.say_missing(file, why)
         raise FileReadError(why)
 

@@ -18,6 +18,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.show.export import Exporter
 from tracelloc.show.presentation.profile import Metric, Profile
 from tracelloc.system.safefiles import writing
+from tracelloc.system.syscalls import closed_on_error
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -56,11 +57,8 @@ def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
             if time.monotonic() >= deadline_s:
                 raise OSError(errno.ENXIO, "nobody reads from this pipe") from error
         time.sleep(_LOOK_AGAIN_S)
-    try:
+    with closed_on_error(descriptor):
         _check_owner(os.fstat(descriptor))
-    except OSError:
-        os.close(descriptor)
-        raise
     return cast(BinaryIO, io.BufferedWriter(_PatientStream(descriptor, patience_s), 1 << 16))
 
 

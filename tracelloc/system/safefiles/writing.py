@@ -9,13 +9,14 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
 from tracelloc.system.invoker import Invoker, User, open_trusted, rights_of, sudo_caller
 from tracelloc.system.safefiles.resolve import Destination, destination, directory_made
+from tracelloc.system.syscalls import closed_on_error
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ def open_output(path: Path, users: Sequence[User]) -> int:
             return _created(found, found.name, users)
         except FileExistsError:
             descriptor = found.open(os.O_WRONLY)
-        with _closing_unless_done(descriptor):
+        with closed_on_error(descriptor):
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file")
@@ -142,22 +143,13 @@ def _tried(path: Path, users: Sequence[User], act: Callable[[Destination], T]) -
 
 def _created(found: Destination, name: str, users: Sequence[User], mode: int = PRIVATE) -> int:
     descriptor = found.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, name)
-    with _closing_unless_done(descriptor):
+    with closed_on_error(descriptor):
         os.fchmod(descriptor, mode)
         if found.user != users[0]:
             # File systems without owners refuse this, and do not need it.
             with suppress(PermissionError, OverflowError):
                 os.fchown(descriptor, *users[0])
     return descriptor
-
-
-@contextmanager
-def _closing_unless_done(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def _check_rename(found: Destination) -> None:

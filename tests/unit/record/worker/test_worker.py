@@ -310,7 +310,7 @@ def test_a_file_that_ends_it(
             bad.symbols(addresses)
         assert why in str(error.value)
         assert good.symbols(addresses) == expected
-    assert (worker.ends, worker.unread_files, worker.generation) == (2, 1, 3)
+    assert (worker.ends, worker.generation) == (2, 3)
     assert said == [f"warning: names in {bad.path} are missing: {error.value}"]
 
 
@@ -346,7 +346,7 @@ def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Op
     for count in range(1, 4):
         os.kill(pid_of(worker), signal.SIGKILL)
         assert (file.symbols(addresses), decoder.chains(addresses)) == expected
-        assert (worker.ends, worker.unread_files) == (count, 0)
+        assert worker.ends == count
 
 
 def test_it_is_given_up(program: Path, worker: FileWorker, opened: Open, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
     worker.close()
     asking.join(60)
     assert len(failures) == 1
-    assert (worker.ends, worker.unread_files) == (0, 0)
+    assert worker.ends == 0
     # It is there again when it is needed.
     assert opened(program).symbols([0]) == [None]
 

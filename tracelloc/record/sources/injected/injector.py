@@ -33,6 +33,7 @@ from tracelloc.record.sources.injected.mapping import LibraryFile, Mapper, lefto
 from tracelloc.record.sources.injected.remotecalls import RemoteThread, StoppedProcess, machine
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import NEXT_VARIABLE, STATE_VARIABLE, is_used
+from tracelloc.system.syscalls import closed_after
 
 _ADDRESSES: Final = (1 << 64) - 1
 _RSEQ_CS: Final = 8  # Offset in `struct rseq` of the address of the critical section; 0: in none
@@ -184,10 +185,8 @@ def _opened(process: Process) -> Iterator[tuple[StoppedProcess, int]]:
         except OSError as error:
             why = f"the memory of process {process.pid} can't be written: {error.strerror}"
             raise TargetError(why) from error
-        try:
+        with closed_after(fd):
             yield stopped, fd
-        finally:
-            os.close(fd)
 
 
 def _find_earlier(space: AddressSpace, library: LibraryFile) -> int | None:

@@ -19,6 +19,7 @@ from tracelloc.record.process.space import INJECTED_FILE, INJECTED_NAME, is_inje
 from tracelloc.record.sources.injected.remotecalls import RemoteThread
 from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME, NEXT_VARIABLE, STATE_VARIABLE
+from tracelloc.system.syscalls import closed_after
 
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _PRIVATE, _SHARED, _FIXED, _ANONYMOUS = 2, 1, 0x10, 0x20
@@ -121,12 +122,9 @@ class Mapper:
     def map_library(self, library: LibraryFile) -> int:
         """Maps the library. Returns its address in the process. Raises OSError."""
         fd = self._memory_file(INJECTED_NAME, _CLOEXEC | _EXEC)
-        own = self._open(fd)
-        try:
+        with closed_after(self._open(fd)) as own:
             os.pwrite(own, library.content, 0)
             os.ftruncate(own, library.size_bytes)
-        finally:
-            os.close(own)
         # All of it has the file's name from the start, so that `leftovers` are found.
         base = self._map(0, library.size_bytes, _READ, _PRIVATE, fd, 0)
         self._mapped.append((base, library.size_bytes))
@@ -149,8 +147,7 @@ class Mapper:
     def map_area(self) -> int:
         """Creates and maps the shared memory (``struct preload_control``). Raises OSError."""
         fd = self._memory_file(AREA_NAME.removeprefix("/memfd:"), _CLOEXEC | _ALLOW_SEALING)
-        own = self._open(fd)
-        try:
+        with closed_after(self._open(fd)) as own:
             os.ftruncate(own, ringmerge.FILE_BYTES)
             fcntl.fcntl(own, _ADD_SEALS, _SEALS)
             control = self._map(0, PAGE_BYTES, _READ | _WRITE, _SHARED, fd, 0)
@@ -166,8 +163,6 @@ class Mapper:
             }  # fmt: skip
             for name, (value, size) in fields.items():
                 os.pwrite(own, value.to_bytes(size, "little"), ringmerge.FIELDS[name])
-        finally:
-            os.close(own)
         file = f"/proc/{self._pid}/map_files/{control:x}-{control + PAGE_BYTES:x}"
         if not os.access(file, os.F_OK):
             # Without CAP_CHECKPOINT_RESTORE, only a descriptor leads to the memory.
@@ -198,14 +193,12 @@ class Mapper:
     def _open(self, fd: int) -> int:
         """Opens a memory file of the process. Raises OSError, TargetError."""
         # Another process that shares its descriptors may have put any file there.
-        path_fd = os.open(f"/proc/{self._pid}/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
-        try:
+        path = f"/proc/{self._pid}/fd/{fd}"
+        with closed_after(os.open(path, os.O_PATH | os.O_CLOEXEC)) as path_fd:
             own_path = f"/proc/self/fd/{path_fd}"
             if not os.readlink(own_path).startswith("/memfd:"):  # noqa: PTH115 - it may not exist
                 raise TargetError("its descriptors are changed by another process")
             return os.open(own_path, os.O_RDWR | os.O_CLOEXEC)
-        finally:
-            os.close(path_fd)
 
     def _close(self, fd: int) -> None:
         self._call("close", fd)

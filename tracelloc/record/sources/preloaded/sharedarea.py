@@ -32,6 +32,7 @@ from tracelloc.record.sources.preloaded import ringmerge
 from tracelloc.record.sources.preloaded.holder import AreaHolder
 from tracelloc.record.sources.preloaded.ringmerge import AreaRings
 from tracelloc.record.sources.preloaded.stackrecords import AreaRecords
+from tracelloc.system.syscalls import closed_after, closed_on_error
 from tracelloc.text import NS_PER_S
 
 LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"  # The library that programs preload
@@ -115,25 +116,19 @@ def _open_area(process: Process, mapping: Mapping, flags: int) -> int:
 
 def read_field(process: Process, mapping: Mapping, name: str, size_bytes: int) -> int:
     """Returns a field of the shared memory; 0 if it can't be read."""
-    try:
-        area = _open_area(process, mapping, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return 0
-    try:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    with suppress(OSError), closed_after(_open_area(process, mapping, flags)) as area:
         return int.from_bytes(os.pread(area, size_bytes, ringmerge.FIELDS[name]), "little")
-    finally:
-        os.close(area)
+    return 0
 
 
 def is_used(space: AddressSpace) -> bool:
     """Returns whether any tracelloc takes the events of a process's library. Raises OSError."""
     for mapping in area_mappings(space.mappings):
-        area = _open_area(space.process, mapping, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+        with closed_after(_open_area(space.process, mapping, flags)) as area:
             if not _takes_lock(area):
                 return True
-        finally:
-            os.close(area)
     return False
 
 
@@ -167,11 +162,8 @@ class SharedArea:
         except OSError as error:
             what = f"the memory of {LIBRARY.name} in process {process.pid} can't be opened"
             raise TargetError(f"{what}: {error.strerror}") from error
-        try:
+        with closed_on_error(self._fd):
             self._memory = self._map()
-        except BaseException:
-            os.close(self._fd)
-            raise
         self._begin()
 
     def _map(self) -> mmap.mmap:
