@@ -25,8 +25,7 @@ from typing import Any, Final
 from tests.harness import PATIENCE_S, PRELOADED, Target
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig

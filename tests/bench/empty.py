@@ -11,8 +11,8 @@ from tests.bench.processes import SkippedError
 from tracelloc import probes
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel.attach import Attachment, attach_type
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.compiler import import_bcc
-from tracelloc.record.kernel.method import Method
 
 TEXT = b"""
 #include <uapi/linux/ptrace.h>

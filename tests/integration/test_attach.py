@@ -16,7 +16,7 @@ from tests.sessions import tracing
 from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
 from tracelloc.record.kernel import capabilities as system
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig

@@ -16,9 +16,8 @@ from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel import btf, captureconfig, precompiled
 from tracelloc.record.kernel.bpf import WALKER, Capture
 from tracelloc.record.kernel.btf import type_numbers
-from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.compiler import CompiledProbes
-from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.programs import program_info
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

@@ -12,8 +12,7 @@ import pytest
 from tests.harness import PATIENCE_S, PRELOADED, Target, Targets, Tracelloc
 from tests.integration.test_attach import METHODS, NEEDS_MULTI
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.overhead import IDLE_PROGRAM, Meter, ProbedChild, measure_traps
 from tracelloc.record.kernel.programs import program_info, statistics
 from tracelloc.record.process.procfs import Process

@@ -16,8 +16,7 @@ from tracelloc import probes
 from tracelloc.errors import UnsupportedError
 from tracelloc.record.kernel.bpf import TRACEPOINTS, WALKER, Capture
 from tracelloc.record.kernel.capabilities import kernel_is_at_least
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.programs import has_private_stack
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

@@ -15,8 +15,7 @@ from tests.sessions import tracing
 from tracelloc.model.frames import RuntimeFrame
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.trials import usable_methods
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.tracee import Tracee

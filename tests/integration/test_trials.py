@@ -17,7 +17,7 @@ from tests.integration.test_attach import HAS_MULTI
 from tests.sessions import tracing
 from tracelloc.architecture import native
 from tracelloc.record.kernel import childprogram, trials
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.trials import Trial, killing_filter, trial_passes
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]

@@ -25,8 +25,7 @@ from tracelloc.model.events import (
 from tracelloc.model.losses import Counter
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace

@@ -17,8 +17,7 @@ from tracelloc.command.outputs import outputs_of
 from tracelloc.errors import TargetError
 from tracelloc.machine.processes import NoGroupError, find_group, members_of
 from tracelloc.model.snapshotrequest import SnapshotRequest
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.mallocs.discovery import MallocChoice
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.show.export import FORMATS

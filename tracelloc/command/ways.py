@@ -16,8 +16,13 @@ from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.overhead import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
-from tracelloc.record.mallocs.discovery import EVERYTHING, Module, allocators_in, discover
-from tracelloc.record.mallocs.foundlibraries import describe_allocators
+from tracelloc.record.mallocs.discovery import (
+    EVERYTHING,
+    Module,
+    allocators_in,
+    describe_allocators,
+    discover,
+)
 from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.identity import open_target, pid_namespace

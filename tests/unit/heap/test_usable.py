@@ -20,12 +20,12 @@ from tracelloc.model.blocks import Blocks, ReadSizes, UsableSizes
 from tracelloc.model.figures import U64
 from tracelloc.model.process import FoundLibrary, MainLibrary, MallocLibrary
 from tracelloc.model.snapshotrequest import SnapshotRequest
+from tracelloc.record.mallocs.discovery import library_of
 from tracelloc.record.mallocs.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
-from tracelloc.record.mallocs.foundlibraries import library_of
 from tracelloc.record.process.memory import RemoteMemory
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
-from tracelloc.record.session.usablesizes import UsableSizeReader, read_chunks, read_words
+from tracelloc.record.session.processfacts import UsableSizeReader, read_chunks, read_words
 
 FILES = {
     MallocLibrary.GLIBC: "libc.so.6",

@@ -20,8 +20,7 @@ from tracelloc.record.heapwalk.pieces import AddressRuns, merged
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.procfs import PROC, TRAMPOLINE_MAPPING, Process
 from tracelloc.record.process.regions import MappingUsage, read_mapping_usages, read_table_bytes
-from tracelloc.record.runtimes.hotspot import java_figures
-from tracelloc.record.runtimes.ownheaps import runtime_heaps
+from tracelloc.record.runtimes.ownheaps import java_figures, runtime_heaps
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
 _MOST_ITEMS: Final = 8

@@ -33,7 +33,7 @@ from typing import Final
 from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TargetError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record import abi
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process

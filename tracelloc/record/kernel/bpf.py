@@ -17,9 +17,8 @@ from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
 from tracelloc.record.kernel.bpfmaps import delete_entry, set_entry, take_entry
-from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig
+from tracelloc.record.kernel.captureconfig import MAPPING_SLOTS, CaptureConfig, Method
 from tracelloc.record.kernel.drain import Drain, Spill, StackDrain
-from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.programs import KPROBE, RAW_TRACEPOINT, Programs, program_info
 from tracelloc.record.kernel.ring import BpfRing, EventRing, MissRing, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory

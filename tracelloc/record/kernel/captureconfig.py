@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+from enum import Enum
 from typing import Final
 
 from tracelloc import probes
@@ -16,6 +17,31 @@ from tracelloc.record.kernel.btf import CFLAGS, type_numbers
 from tracelloc.record.kernel.compiler import CompiledProbes
 from tracelloc.record.kernel.precompiled import compiled
 from tracelloc.record.process.identity import pid_namespace
+
+
+class Method(Enum):
+    """A way to attach probes. The value is the name that users choose."""
+
+    SESSION = "session"
+    MULTI = "multi"
+    PERF = "perf"
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self]
+
+    @property
+    def has_links(self) -> bool:
+        """Whether one descriptor (a link) holds many probes; otherwise one each."""
+        return self is not Method.PERF
+
+
+_TITLES: Final = {
+    Method.SESSION: "uprobe sessions",
+    Method.MULTI: "uprobe_multi links",
+    Method.PERF: "perf events",
+}
+
 
 # Capacity in events of the ring of mmap and munmap events: a power of two.
 MAPPING_SLOTS: Final = 1 << 16

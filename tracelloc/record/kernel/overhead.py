@@ -25,7 +25,7 @@ from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
 from tracelloc.record.kernel import childprogram
 from tracelloc.record.kernel.attach import PLAIN, Attachment
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.programs import program_info, statistics
 from tracelloc.record.mallocs.discovery import discover, functions_of
 from tracelloc.record.mallocs.signatures import FREE

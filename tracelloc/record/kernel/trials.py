@@ -22,8 +22,8 @@ from tracelloc.record.kernel.capabilities import (
     UPROBE_SESSION_KERNEL,
     kernel_is_at_least,
 )
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.compiler import CompiledProbes
-from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import (
     IDLE_PROGRAM,
     ChildEndedError,

@@ -11,22 +11,128 @@ Each proves itself: the headers of its pages point to each other, or back to the
 - Erlang: a carrier begins with its size and flags; the next and the previous one; its allocator
   (erl_alloc_util.h). One follows another in a mapping.
 - Go: the first arena is at 0xc000000000, others follow (runtime/malloc.go).
+- Java: a JVM has mapped the counters that it publishes for jstat, most of which it updates when it
+  collects garbage. They are hsperfdata 2.0: a header, then entries with a name and a value
+  (src/hotspot/share/runtime/perfMemory.hpp and perfData.hpp).
 """
 
+import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from tracelloc.model.codefiles import base_name
+from tracelloc.model.heapusage import RuntimeFigures
 from tracelloc.record.process.memory import U64, RemoteMemory
 from tracelloc.record.process.regions import MappingUsage
 from tracelloc.record.runtimes.cpython.pools import pool_ranges
-from tracelloc.record.runtimes.hotspot import java_heap, java_metaspace
 from tracelloc.record.runtimes.known import runtime_name
 
 _Mappings = Sequence[MappingUsage]
 _Ranges = list[tuple[int, int]]
+
+_JAVA_FILE: Final = re.compile(r"/hsperfdata_[^/]+/\d+$")
+_MOST_JAVA_BYTES: Final = 1 << 20
+_MOST_JAVA_ENTRIES: Final = 1 << 12
+_JAVA_MAGIC: Final = b"\xca\xfe\xc0\xc0\x01\x02"  # Little-endian, version 2
+_JAVA_COUNTS: Final = struct.Struct("<ii")  # Where the first entry is, and how many there are
+_JAVA_COUNTS_AT: Final = 24
+_JAVA_ENTRY: Final = struct.Struct("<iii4Bi")  # Bytes, name, length of a vector, type, …, data
+_JAVA_LONG: Final = ord("J")
+_JAVA_HEAP: Final = re.compile(
+    r"sun\.gc\.generation\.[01]\.(?:space\.\d\.(used)|(capacity)|(maxCapacity))"
+)
+_JAVA_PAGE: Final = 4096  # G1 adds 8 or 24 bytes to its figures
+_JAVA_GRANULE: Final = 1 << 20  # What the JVM may have committed since its last collection
+_JAVA_NODE: Final = 64 << 20  # Address space that is reserved at a time for data on classes
+
+
+def _java_counters(memory: RemoteMemory, mappings: _Mappings) -> dict[str, int]:
+    """Returns the JVM's numeric counters by name; none unless all are valid."""
+    mapped = next((m for m in mappings if _JAVA_FILE.search(m.path)), None)
+    if mapped is None or mapped.end - mapped.start > _MOST_JAVA_BYTES:
+        return {}
+    data = memory.process.read_memory(mapped.start, mapped.end - mapped.start)
+    found: dict[str, int] = {}
+    try:
+        at, count = _JAVA_COUNTS.unpack_from(data, _JAVA_COUNTS_AT)
+        if not data.startswith(_JAVA_MAGIC) or not 0 < count <= _MOST_JAVA_ENTRIES:
+            return {}
+        for _ in range(count):
+            size, name, _, kind, _, _, _, value = _JAVA_ENTRY.unpack_from(data, at)
+            if size < _JAVA_ENTRY.size or not 0 < name < value < size:
+                return {}
+            if kind == _JAVA_LONG:
+                text = data[at + name : at + value].partition(b"\0")[0].decode("ascii")
+                found[text] = max(0, int.from_bytes(data[at + value : at + value + 8], "little"))
+            at += size
+    except (struct.error, UnicodeDecodeError):
+        return {}
+    return found
+
+
+def java_figures(memory: RemoteMemory, mappings: _Mappings) -> RuntimeFigures | None:
+    """Returns Java's heap by the JVM's own counters; None if there are none."""
+    counters = _java_counters(memory, mappings)
+    found: dict[str, list[int]] = {"used": [], "capacity": [], "maxCapacity": []}
+    for name, value in counters.items():
+        if match := _JAVA_HEAP.fullmatch(name):
+            found[match[match.lastindex or 0]].append(value)
+    limits = found["maxCapacity"]
+    # Each of G1's generations may take the whole heap.
+    limit = max(limits, default=0) if any(each % _JAVA_PAGE for each in limits) else sum(limits)
+    if not limit:
+        return None
+    return RuntimeFigures(
+        "Java heap", sum(found["used"]), sum(found["capacity"]) & -_JAVA_PAGE, limit & -_JAVA_PAGE,
+        counters.get("sun.gc.metaspace.used", 0), counters.get("sun.gc.metaspace.capacity", 0),
+    )  # fmt: skip
+
+
+def java_heap(memory: RemoteMemory, mappings: _Mappings) -> _Ranges:
+    """Returns the range of Java's heap: as long as its limit."""
+    figures = java_figures(memory, mappings)
+    return [] if figures is None else _stretches(mappings, figures.limit_bytes)[:1]
+
+
+def java_metaspace(memory: RemoteMemory, mappings: _Mappings) -> _Ranges:
+    """Returns the ranges of data on classes: the space of compressed pointers, and others. The
+    others are stretches as long as the JVM reserves, with about as much as it says in use.
+    """
+    counters = _java_counters(memory, mappings)
+    if not counters:
+        return []
+    space = "sun.gc.compressedclassspace."
+    committed = counters.get("sun.gc.metaspace.capacity", 0) - counters.get(f"{space}capacity", 0)
+    most, nodes, total = committed + committed // 4 + _JAVA_GRANULE, [], 0
+    for start, end in _stretches(mappings, _JAVA_NODE):
+        size = sum(
+            m.end - m.start for m in mappings if start <= m.start < end and m.rights[0] == "r"
+        )
+        # An arena of glibc has the same size, and is aligned to it.
+        if start % _JAVA_NODE and size <= most:
+            nodes.append((start, end))
+            total += size
+    found = _stretches(mappings, counters.get(f"{space}maxCapacity", 0))[:1]
+    return found + nodes if committed * 3 // 4 <= total <= most else found
+
+
+def _stretches(mappings: _Mappings, size_bytes: int) -> _Ranges:
+    """Returns ranges of a size, from mapping to mapping, which begin with writable memory."""
+    found, ends = [], {m.end for m in mappings}
+    run_end = 0  # Of the mappings that follow one another
+    for before, mapping in zip([*mappings[-2::-1], None], reversed(mappings), strict=True):
+        run_end = run_end or mapping.end
+        end = mapping.start + size_bytes
+        is_memory = not mapping.inode and mapping.rights.startswith("rw")
+        if is_memory and mapping.start < end <= run_end and end in ends:
+            found.append((mapping.start, end))
+        if before is None or before.end != mapping.start:
+            run_end = 0
+    return found[::-1]
+
 
 _MOST_HEADERS: Final = 1 << 20
 _LARGEST: Final = 1 << 40  # Bytes of a page or block, at most

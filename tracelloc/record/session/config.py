@@ -7,8 +7,7 @@ import threading
 from tracelloc.dataclass import dataclass, field, replace
 from tracelloc.model.process import DEFAULT_POLICY, Space, TemporaryPolicy
 from tracelloc.record.facets.facet import FacetContext
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.mallocs.discovery import EVERYTHING, MallocChoice
 from tracelloc.record.mallocs.families import Provider
 from tracelloc.record.process.procfs import Process

@@ -20,9 +20,10 @@ from tracelloc.record.mallocs.discovery import (
     MallocChoice,
     Module,
     allocators_in,
+    describe_allocators,
+    why_no_allocator,
     why_no_reports,
 )
-from tracelloc.record.mallocs.foundlibraries import describe_allocators, why_no_allocator
 from tracelloc.record.probe_points.placement import (
     ProbePlan,
     ProbePoint,

@@ -27,7 +27,7 @@ from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.model.snapshotrequest import TOTALS_ONLY, SnapshotRequest
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.facets.facet import LARGE_HEAP_BYTES, FacetContext
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.kernel.registers import ThreadRegisters
 from tracelloc.record.mallocs.discovery import Module

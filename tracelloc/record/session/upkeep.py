@@ -13,7 +13,7 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.record.facets.schedule import FACETS, Schedule
 from tracelloc.record.kernel.attach import Attachment
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.overhead import IDLE_PROGRAM, OverheadAccount, OverheadWatch
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process

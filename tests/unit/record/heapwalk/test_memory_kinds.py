@@ -11,7 +11,7 @@ from tracelloc.model.heapusage import MemoryPart, RuntimeFigures
 from tracelloc.record.heapwalk.accounting import kind_by_name
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.regions import MappingUsage, read_mapping_usages
-from tracelloc.record.runtimes.hotspot import java_figures, java_heap, java_metaspace
+from tracelloc.record.runtimes.ownheaps import java_figures, java_heap, java_metaspace
 
 KIB, MIB = 1 << 10, 1 << 20
 

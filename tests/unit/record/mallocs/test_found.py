@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.harness import Builder
 from tests.unit.references import module_of
 from tracelloc.model.process import FoundLibrary, UnseenFunction
-from tracelloc.record.mallocs.foundlibraries import why_no_allocator
+from tracelloc.record.mallocs.discovery import why_no_allocator
 from tracelloc.show.presentation.facts import found_json, found_lines
 
 REASON = "it makes its block by itself"

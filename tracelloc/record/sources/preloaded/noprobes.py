@@ -25,8 +25,7 @@ from tracelloc.model.losses import Counter
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.capabilities import missing_rights
-from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.captureconfig import CaptureConfig, Method
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.probe_points.placement import ProbePoint
