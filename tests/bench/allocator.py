@@ -14,7 +14,7 @@ from tracelloc.record.mallocs.discovery import (
     discover,
     functions_of,
 )
-from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.mallocs.families import FunctionKind
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace

@@ -17,7 +17,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.record.kernel import attach
 from tracelloc.record.kernel import capabilities as system
 from tracelloc.record.kernel.captureconfig import Method
-from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM
+from tracelloc.record.mallocs.families import ALLOCATOR_PROGRAM
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.sessionstart import attach_to

@@ -12,8 +12,7 @@ from typing import Any, Final, NoReturn
 from tracelloc.errors import UsageError
 from tracelloc.model.process import Space
 from tracelloc.record.mallocs.discovery import CustomAllocator, CustomFunction, MallocChoice
-from tracelloc.record.mallocs.families import PROVIDERS, Provider
-from tracelloc.record.mallocs.signatures import SIZES, FunctionKind, Signature
+from tracelloc.record.mallocs.families import PROVIDERS, SIZES, FunctionKind, Provider, Signature
 from tracelloc.show.filters.files import given_text, own_text
 from tracelloc.show.filters.rules import TomlTables, nearest
 from tracelloc.system.invoker import Invoker

@@ -14,8 +14,7 @@ from tracelloc.command.customallocators import (
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.model.process import Space
 from tracelloc.record.mallocs.discovery import MallocChoice, Module, discover
-from tracelloc.record.mallocs.families import Provider
-from tracelloc.record.mallocs.signatures import FunctionKind, Signature
+from tracelloc.record.mallocs.families import FunctionKind, Provider, Signature
 from tracelloc.system.invoker import invoker
 
 GOOD = """

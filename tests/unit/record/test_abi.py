@@ -14,7 +14,7 @@ from tracelloc.model.events import EVENT_FIELDS, PAIR_KEY_FIELDS, PAIR_SUMS_FIEL
 from tracelloc.model.losses import Counter
 from tracelloc.model.stacks import StackFlag
 from tracelloc.record import abi
-from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.mallocs.families import FunctionKind
 
 HEADER = (probes.directory() / "event.h").read_text()
 

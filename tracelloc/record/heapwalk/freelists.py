@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelloc.record.heapwalk.arenas import ADDRESS_BITS, NO_ENTRIES, Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.chunks import ListReader, blocks_between
-from tracelloc.record.heapwalk.mallocstate import ArenaState, first_words
+from tracelloc.record.heapwalk.mallocstate import ArenaState, fast_heads
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 
@@ -43,7 +43,7 @@ def mark_cached(
     free_list = _FreeLists(lists, lowest, highest)
     for state in states:
         fast, _, _ = _read_repeatedly(
-            partial(_fast_heads, reader, state),
+            partial(fast_heads, reader, state),
             lambda n: _FIRST_FASTBIN_BYTES + 16 * n,
             16,
             free_list,
@@ -141,12 +141,6 @@ def _read_repeatedly(
         if len(found) > _LONG or np.array_equal(heads, heads_now()):
             break
     return found, *counts
-
-
-def _fast_heads(reader: PieceReader, state: ArenaState) -> U64:
-    """Returns the address in the first chunk of each of an arena's fastbins; 0 if empty."""
-    chunks = first_words(reader, state)
-    return np.where(chunks > 0, chunks + np.uint64(16), np.uint64(0))
 
 
 class _FreeLists:

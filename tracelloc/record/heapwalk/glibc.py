@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.dataclass import dataclass, field
+from tracelloc.model.figures import Rows
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
@@ -22,7 +23,7 @@ from tracelloc.record.heapwalk.arenas import (
     WalkedHeap,
 )
 from tracelloc.record.heapwalk.chunks import follow_chunks
-from tracelloc.record.heapwalk.classes import ClassTally, Rows
+from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.freelists import mark_cached
 from tracelloc.record.heapwalk.mallocstate import (
     ArenaState,

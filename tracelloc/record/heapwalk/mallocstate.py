@@ -64,11 +64,6 @@ class ArenaState:
     def struct_bytes(self) -> int:
         return _STATE_BYTES[self.head_bytes]
 
-    @property
-    def fastbins(self) -> tuple[int, int] | None:
-        """Address and size in bytes of the fastbins; None if the version has none."""
-        return (self.address + 16, _FASTBINS_BYTES) if self.head_bytes == _HEADS[0] else None
-
     def read_top(self, reader: PieceReader) -> int:
         """Reads ``top``, the address of the last chunk, and its size again; returns ``top``."""
         self.top = reader.word(self.bins + _TOP) or self.top
@@ -230,8 +225,9 @@ def heaps_of(reader: PieceReader, arena: ArenaState) -> tuple[list[tuple[int, in
     return found[::-1], headers, ""
 
 
-def first_words(reader: PieceReader, arena: ArenaState) -> U64:
-    """Reads the heads of an arena's fastbins: addresses of chunks, 0 if empty."""
-    if arena.fastbins is None:
+def fast_heads(reader: PieceReader, arena: ArenaState) -> U64:
+    """Returns the address in the first chunk of each of an arena's fastbins; 0 if empty."""
+    if arena.head_bytes != _HEADS[0]:  # the version has none
         return np.empty(0, np.uint64)
-    return reader.words(*arena.fastbins)
+    chunks = reader.words(arena.address + 16, _FASTBINS_BYTES)
+    return np.where(chunks > 0, chunks + np.uint64(16), np.uint64(0))

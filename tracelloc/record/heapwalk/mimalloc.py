@@ -28,9 +28,9 @@ from tracelloc.record.heapwalk.arenas import (
     BlockState,
     WalkedHeap,
 )
-from tracelloc.record.heapwalk.blockpages import BlockPages, States
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
+from tracelloc.record.heapwalk.pagemaps import MOST_DATA_BYTES, BlockPages, States
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region, variables_of
@@ -47,7 +47,6 @@ _RECORD_WORDS: Final = 10, 12
 _FIRST_RECORDS: Final = range(8, 128)  # In a segment, the word at which the records begin
 _TABLE_BITS: Final = 13
 _ROOT_BYTES: Final = 1 << 21, 1 << 22  # With addresses of 47 or 48 bits
-_MOST_DATA_BYTES: Final = 64 << 20
 _MOST_TABLES: Final = 1 << 12
 _MOST_TRIED: Final = 256
 _RECORD_BYTES: Final = 128
@@ -228,7 +227,7 @@ def _mapped_pages(reader: PieceReader, regions: list[Region]) -> Iterator[_Pages
     edges = np.array([(r.start, r.end) for r in regions if r.is_anonymous], np.uint64).reshape(-1)
     tried: set[int] = set()
     for region in variables_of(regions):
-        words = reader.words(region.start, min(region.end - region.start, _MOST_DATA_BYTES))
+        words = reader.words(region.start, min(region.end - region.start, MOST_DATA_BYTES))
         words = np.unique(words[(words > 0) & (words & _PAGE == 0)])
         inside = words[np.searchsorted(edges, words, side="right") % 2 == 1]
         for table in inside[:_MOST_TRIED].tolist():

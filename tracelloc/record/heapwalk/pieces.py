@@ -86,7 +86,6 @@ class PieceReader:
         """``note_read`` is called with the bytes of each read."""
         self.memory = memory
         self._note_read = note_read
-        self.read_bytes = 0
         self.address_end = native().address_end
 
     def regions(self) -> list[Region]:
@@ -111,7 +110,7 @@ class PieceReader:
             found[:] = 0
         for first, last in runs.tolist():
             piece = np.array([[first, last - first]], np.uint64)
-            self.read_bytes += self.memory.fetch(piece, found[(first - address) // 8 :])
+            self.memory.fetch(piece, found[(first - address) // 8 :])
             self._note_read(last - first)
         return found
 

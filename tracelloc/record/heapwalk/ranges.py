@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
+from tracelloc.model.figures import Rows
 from tracelloc.record.heapwalk.arenas import (
     ADDRESS_BITS,
     NO_ENTRIES,
@@ -20,7 +21,6 @@ from tracelloc.record.heapwalk.arenas import (
     user_offset,
 )
 from tracelloc.record.heapwalk.chunks import PackedEntries, in_use_blocks
-from tracelloc.record.heapwalk.classes import Rows
 from tracelloc.record.process.memory import U64, Mask
 
 _MAPPED_HEADER_BYTES: Final = 16

@@ -17,11 +17,11 @@ from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
-from tracelloc.record.heapwalk.blockpages import BlockPages
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
 from tracelloc.record.heapwalk.pagemaps import (
     MOST_DATA_BYTES,
+    BlockPages,
     PageMap,
     PageTree,
     find_page_map,

@@ -34,7 +34,7 @@ from tracelloc.dataclass import dataclass
 from tracelloc.errors import PrivilegeError, TargetError, UnsupportedError, privilege_hint, scarcity
 from tracelloc.record import abi
 from tracelloc.record.kernel.captureconfig import Method
-from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
+from tracelloc.record.mallocs.families import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.urgency import Urgency, claim, renounce

@@ -24,7 +24,7 @@ from tracelloc.record.kernel.ring import BpfRing, EventRing, MissRing, StackRing
 from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
-from tracelloc.record.mallocs.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
+from tracelloc.record.mallocs.families import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 from tracelloc.record.probe_points.placement import Arguments, ProbePoint
 from tracelloc.startup import STARTUP
 

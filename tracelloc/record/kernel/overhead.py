@@ -28,7 +28,7 @@ from tracelloc.record.kernel.attach import PLAIN, Attachment
 from tracelloc.record.kernel.captureconfig import Method
 from tracelloc.record.kernel.programs import program_info, statistics
 from tracelloc.record.mallocs.discovery import discover, functions_of
-from tracelloc.record.mallocs.signatures import FREE
+from tracelloc.record.mallocs.families import FREE
 from tracelloc.record.probe_points.placement import ProbePoint
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace

@@ -16,16 +16,19 @@ from tracelloc.errors import TargetError, privilege_hint
 from tracelloc.model.codefiles import FileId, base_name, is_c_library
 from tracelloc.model.process import FoundLibrary, MallocLibrary, Space, UnseenFunction
 from tracelloc.record.mallocs.families import (
+    ALLOC,
     FAMILIES,
+    FREE,
     JEMALLOC_MARKERS,
     LIBC,
     MAPPINGS,
     OPERATORS,
     Family,
+    FunctionKind,
     Provider,
+    Signature,
     jemalloc,
 )
-from tracelloc.record.mallocs.signatures import ALLOC, FREE, FunctionKind, Signature
 from tracelloc.record.worker.codefilereader import UsdtPlace
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.text import printable

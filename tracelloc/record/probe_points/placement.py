@@ -23,8 +23,15 @@ from tracelloc.record.mallocs.discovery import (
     Module,
     usable_places,
 )
-from tracelloc.record.mallocs.families import FAMILIES, LIBC, OPERATORS, Family, Provider, jemalloc
-from tracelloc.record.mallocs.signatures import FREE_PROGRAM
+from tracelloc.record.mallocs.families import (
+    FAMILIES,
+    FREE_PROGRAM,
+    LIBC,
+    OPERATORS,
+    Family,
+    Provider,
+    jemalloc,
+)
 from tracelloc.record.worker.codefilereader import Offsets
 from tracelloc.record.worker.targetfile import TargetFile
 

@@ -207,48 +207,34 @@ class AddressSpace:
                 del self._modules[mapping.file_id]
         return [module for mapping, module in opened if mapping in still]
 
-    def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
-        if mapping.path == VDSO:
-            self._open_vdso(mapping)
+    def _open(self, mapping: Mapping) -> Module | None:
+        """Opens a file of code, and the kernel's own, unless it is known. Returns the file's."""
+        is_vdso = mapping.path == VDSO
+        is_code = is_vdso or (mapping.executable and mapping.is_file)
+        if not is_code or mapping.file_id in self._modules:
             return None
-        if not (mapping.executable and mapping.is_file) or mapping.file_id in self._modules:
-            return None
+        scarce = None
         try:
-            module = self.files.open(self.process, mapping)
+            if is_vdso:
+                image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
+                self._modules[mapping.file_id] = self.files.open_image(image, mapping)
+                return None
+            module = self._modules[mapping.file_id] = self.files.open(self.process, mapping)
+            return module
         except FileNotFoundError:
             # Unmapped since the maps were read. It may be mapped again.
             return None
         except OSError as error:
-            self._leave_closed(mapping, Unresolved.UNREADABLE, scarcity(error))
-            return None
+            why, scarce = Unresolved.UNREADABLE, scarcity(error)
         except NotElfError:
-            self._modules[mapping.file_id] = Unresolved.NOT_ELF
-            return None
+            why = Unresolved.NOT_ELF
         except FileReadError as error:
-            self._leave_closed(mapping, Unresolved.UNREAD, error.scarce)
-            return None
-        self._modules[mapping.file_id] = module
-        return module
-
-    def _open_vdso(self, mapping: Mapping) -> None:
-        if mapping.file_id in self._modules:
-            return
-        image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
-        try:
-            self._modules[mapping.file_id] = self.files.open_image(image, mapping)
-        except OSError as error:
-            self._leave_closed(mapping, Unresolved.KERNEL_PAGE, scarcity(error))
-        except FileReadError as error:
-            self._leave_closed(mapping, Unresolved.KERNEL_PAGE, error.scarce)
-        except NotElfError:
-            self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
-
-    def _leave_closed(self, mapping: Mapping, why: Unresolved, scarce: str | None) -> None:
-        """Records why a file is not open, unless a resource is scarce: then retries later."""
+            why, scarce = Unresolved.UNREAD, error.scarce
         if scarce is None:
-            self._modules[mapping.file_id] = why
+            self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE if is_vdso else why
         else:
-            self.shortage = scarce
+            self.shortage = scarce  # It is tried again later
+        return None
 
     @property
     def modules(self) -> list[Module]:

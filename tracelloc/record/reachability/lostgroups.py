@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum
-from tracelloc.model.figures import F64
+from tracelloc.model.figures import F64, U32
 from tracelloc.model.lostmemory import LostGroup, Shape
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES
 from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
@@ -19,8 +19,6 @@ from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.reachability.blockbits import BlockBits
 from tracelloc.record.reachability.structures import components, gather, led_to
-
-U32 = npt.NDArray[np.uint32]
 
 _SHAPES: Final = tuple(Shape)
 _AT_ONCE: Final = 1 << 18

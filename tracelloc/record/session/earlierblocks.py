@@ -27,8 +27,7 @@ from tracelloc.model.stacks import StackFlag
 from tracelloc.record.facets.facet import LARGE_HEAP_BYTES
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES, NotWalkableError, WalkedHeap
 from tracelloc.record.heapwalk.chunks import find_common
-from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
-from tracelloc.record.heapwalk.kinds import BlockKind, BlockKinds
+from tracelloc.record.heapwalk.classes import BlockKind, BlockKinds, ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.heapwalk.ranges import BlockRanges
 from tracelloc.record.heapwalk.walk import walk_heap

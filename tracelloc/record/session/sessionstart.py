@@ -54,7 +54,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     injection = None
     if config.injects:
         injection = Injection(space, allocators_in(space.mapped_modules, config.selection))
-    session = _make(space, config, say, after=injection.withdraw if injection else _nothing)
+    session = _make(space, config, say, after=injection.withdraw if injection else lambda: None)
     try:
         if injection is not None:
             STARTUP.note(f"injecting the library into process {process.pid}")
@@ -67,10 +67,6 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         session.close()
         raise
     return session
-
-
-def _nothing() -> None:
-    pass
 
 
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
@@ -88,7 +84,7 @@ def _make(
     say: Say,
     *,
     waiting: bool = False,
-    after: Callable[[], None] = _nothing,
+    after: Callable[[], None] = lambda: None,
 ) -> Session:
     for provider in config.selection.providers:
         if provider.note:

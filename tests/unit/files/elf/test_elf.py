@@ -14,8 +14,7 @@ from tests.unit.references import module_of, open_elf, target_file
 from tracelloc.files.elf import ElfFile, NotElfError
 from tracelloc.files.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
 from tracelloc.record.mallocs.discovery import MallocChoice, discover, functions_of
-from tracelloc.record.mallocs.families import FAMILIES
-from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.mallocs.families import FAMILIES, FunctionKind
 from tracelloc.record.sources.preloaded.sharedarea import LIBRARY
 
 

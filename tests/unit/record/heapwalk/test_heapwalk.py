@@ -15,7 +15,7 @@ from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk import jemalloc, libraryfiles, walk
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, NotWalkableError
 from tracelloc.record.heapwalk.chunks import ArenaTally, ListReader, follow_chunks
-from tracelloc.record.heapwalk.kinds import bounds_of, size_groups
+from tracelloc.record.heapwalk.classes import bounds_of, size_groups
 from tracelloc.record.heapwalk.mallocstate import ArenaState, find_parameters
 from tracelloc.record.heapwalk.measuring import PinnedPageSums
 from tracelloc.record.heapwalk.ranges import BlockRanges, PackedBlocks

@@ -7,7 +7,7 @@ from tests.unit.references import module_of
 from tracelloc.files.machinecode.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.record.abi import FunctionCode
 from tracelloc.record.mallocs.discovery import discover, functions_of
-from tracelloc.record.mallocs.signatures import FunctionKind
+from tracelloc.record.mallocs.families import FunctionKind
 from tracelloc.record.probe_points.placement import plan_probes
 
 RET = "c3"

@@ -14,8 +14,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.model.process import MallocLibrary
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
-from tracelloc.record.heapwalk.classes import ClassNames, ClassTally
-from tracelloc.record.heapwalk.kinds import BlockKinds
+from tracelloc.record.heapwalk.classes import BlockKinds, ClassNames, ClassTally
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.memory import RemoteMemory

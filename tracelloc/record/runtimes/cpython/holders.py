@@ -36,10 +36,8 @@ from tracelloc.record.runtimes.cpython.interpreter import (
     find_cpython,
 )
 from tracelloc.record.runtimes.cpython.paths import PathNames
-from tracelloc.record.runtimes.cpython.pools import POOL_BYTES
 
 SAMPLES: Final = 200  # Objects of a type whose holders are searched for
-_POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
 _ATTRIBUTE: Final = 2  # Which word of a path from a module is that of the module's attribute
