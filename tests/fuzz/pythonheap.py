@@ -293,7 +293,7 @@ def play(data: bytes) -> int:
     censuses._names = TypeNames(memory, types)
     looked_at = 0
     with suppress(TargetError, UnsupportedRuntime):
-        now = censuses.take_census(keep=True, most_bytes=1 << 20)
+        now = censuses.take_census(most_bytes=1 << 20)
         assert all(one.count > 0 for one in now.types)
         found = censuses.take_found()
         if found is None:  # more than that: they were read in pieces

@@ -100,10 +100,10 @@ def new_holders(
 ) -> tuple[Holders, int]:
     """Has 300 more items kept. Returns who keeps them, and how many more there are."""
     censuses, search = by
-    first = censuses.take_census(keep=True)
+    first = censuses.take_census()
     before = ObjectAddresses(censuses.take_found())
     program.ask(f"{kind} 300")
-    now = censuses.take_census(keep=True)
+    now = censuses.take_census()
     found = search.find(censuses.take_found(), [name], before)[name]
     counts = [{one.name: one.count for one in each.types} for each in (first, now)]
     return found, counts[1][name] - counts[0].get(name, 0)
@@ -133,7 +133,7 @@ def test_a_table_that_has_moved_since_is_found(targets: Targets) -> None:
     target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
         target.ask("class 500")
-        censuses.take_census(keep=True)
+        censuses.take_census()
         target.ask("class 50000")
         target.ask("instance 50000")
         found = search.find(censuses.take_found(), [ITEM])[ITEM]
@@ -146,7 +146,7 @@ def test_keepers_are_searched_for(targets: Targets) -> None:
     target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
         target.ask("class 500")
-        censuses.take_census(keep=True)
+        censuses.take_census()
         found = search.find(censuses.take_found(), [ITEM], keepers=frozenset({"list", "set"}))
     assert list(found) == [ITEM, "list"]
 
@@ -155,10 +155,10 @@ def test_names_that_only_the_method_cache_keeps(targets: Targets) -> None:
     """They grow in number until its 4,096 entries are in use, which is no leak."""
     target = targets.start(PYTHON, TARGETS / "holders.py")
     with searching(target) as (censuses, search):
-        censuses.take_census(keep=True)
+        censuses.take_census()
         before = ObjectAddresses(censuses.take_found())
         target.ask("name 2000")
-        censuses.take_census(keep=True)
+        censuses.take_census()
         found = search.find(censuses.take_found(), ["str"], before)["str"]
     assert found.holders[0].path == METHOD_CACHE
     # Names whose entries others have taken are gone: how many depends on addresses.

@@ -156,7 +156,12 @@ def open_trusted(path: Path, who: Invoker) -> int:
 
 def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
     """Reads a user's own file. Raises OSError if others could have written it."""
-    with open(open_trusted(path, who), "rb") as stream:
+    return read_all(open_trusted(path, who), most_bytes)
+
+
+def read_all(descriptor: int, most_bytes: int) -> bytes:
+    """Reads an open file, and closes it. Raises OSError if it is larger."""
+    with open(descriptor, "rb") as stream:
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")

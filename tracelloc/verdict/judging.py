@@ -18,6 +18,7 @@ from tracelloc.verdict.growth import (
     CumulativeCurve,
     Growth,
     Tail,
+    deaths_from,
     find_growth,
     find_onset,
     find_tails,
@@ -276,7 +277,7 @@ def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F
 def _quantile_of_lives(population: Population) -> F64:
     """Returns the seconds that nearly all freed blocks lived at most: a lifetime class's bound."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
-    longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
+    longer = deaths_from(population)
     classes = np.count_nonzero(longer > ((1 - P.lifetime_quantile) * freed)[:, None], axis=1)
     quantile: F64 = np.append(LIFETIME_EDGES_S, np.inf)[classes]
     return quantile

@@ -19,7 +19,7 @@ from tracelloc.model.heapusage import ArenaUsage, MemoryAccount, MemoryPart
 from tracelloc.record.heapwalk.pieces import AddressRuns, merged
 from tracelloc.record.process.memory import PAGE_BYTES, U64, RemoteMemory
 from tracelloc.record.process.procfs import PROC, TRAMPOLINE_MAPPING, Process
-from tracelloc.record.process.regions import MappingUsage, read_mapping_usages, read_table_bytes
+from tracelloc.record.process.regions import MappingUsage, read_mapping_usages
 from tracelloc.record.runtimes.ownheaps import java_figures, runtime_heaps
 from tracelloc.record.sources.preloaded.sharedarea import AREA_NAME
 
@@ -117,7 +117,7 @@ def account_for(
         {part: sums.parts[part] for part in MemoryPart if part in sums.parts},
         sums.largest(),
         swapped_bytes=sum(m.swapped_bytes for m in mappings),
-        page_table_bytes=read_table_bytes(memory.process),
+        page_table_bytes=memory.process.page_table_bytes(),
         huge_bytes=sum(m.huge_bytes for m in mappings),
         hugetlb_bytes=sum(m.hugetlb_bytes for m in mappings),
         device_bytes=sum(m.end - m.start for m in mappings if m.is_of_device),

@@ -9,6 +9,7 @@ name (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbols are needed, and stripped pro
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -43,7 +44,7 @@ class ClassTally:
     def __init__(self, regions: list[Region], *, keeps_blocks: bool = False) -> None:
         files = [(r.start, r.end) for r in regions if r.inode and "x" not in r.rights]
         self._ranges = np.array(sorted(files), np.uint64).reshape(-1, 2)
-        self._sums: dict[int, tuple[int, int]] = {}
+        self._sums: dict[int, BlockSum] = defaultdict(BlockSum)
         self.blocks: list[tuple[U64, U64]] | None = [] if keeps_blocks else None
         """Addresses of the blocks, and of their tables; None if they are not kept."""
 
@@ -87,8 +88,7 @@ class ClassTally:
         counts = np.bincount(which, minlength=len(unique))
         sums = np.bincount(which, sizes.astype(np.float64), len(unique))
         for table, count, size in zip(unique.tolist(), counts.tolist(), sums.tolist(), strict=True):
-            before = self._sums.get(table, (0, 0))
-            self._sums[table] = before[0] + count, before[1] + int(size)
+            self._sums[table] += BlockSum(count, int(size))
 
     def blocks_by_address(self) -> tuple[U64, U64]:
         """Returns all (kept) blocks' addresses, ascending, and their virtual tables' addresses."""
@@ -100,16 +100,15 @@ class ClassTally:
         return starts, tables
 
     def largest(self, most: int) -> list[int]:
-        return sorted(self._sums, key=lambda table: -self._sums[table][1])[:most]
+        return sorted(self._sums, key=lambda table: -self._sums[table].size_bytes)[:most]
 
     def usage(self, names: ClassNames) -> tuple[ClassUsage, ...]:
         """Returns sums by class, most bytes first; blocks of no class are left out."""
-        found: dict[str, tuple[int, int]] = {}
-        for table, (count, size_bytes) in self._sums.items():
+        found: dict[str, BlockSum] = defaultdict(BlockSum)
+        for table, blocks in self._sums.items():
             if name := names.name(table):
-                before = found.get(name, (0, 0))
-                found[name] = before[0] + count, before[1] + size_bytes
-        rows = [ClassUsage(name, BlockSum(*sums)) for name, sums in found.items()]
+                found[name] += blocks
+        rows = [ClassUsage(name, blocks) for name, blocks in found.items()]
         return tuple(sorted(rows, key=lambda row: (-row.blocks.size_bytes, row.name)))
 
     def by_stack(self, names: ClassNames, stacks_at: StacksAt) -> Iterator[StackClass]:

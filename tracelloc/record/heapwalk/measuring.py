@@ -236,17 +236,15 @@ def _pages(heap: WalkedHeap) -> list[tuple[int, int]]:
 
 
 def _sizes(heap: WalkedHeap) -> tuple[SizeUsage, ...]:
-    sums: dict[int, tuple[int, int]] = {}
+    sums: dict[int, BlockSum] = defaultdict(BlockSum)
     for arena in heap.arenas:
         for some in arena.slices():
             for state in _IN_USE:
                 overhead = overhead_bytes(arena, state)
                 unique, counts = np.unique(some.sizes[some.states == state], return_counts=True)
                 for size, count in zip(unique.tolist(), counts.tolist(), strict=True):
-                    usable = size - overhead
-                    before = sums.get(usable, (0, 0))
-                    sums[usable] = before[0] + count, before[1] + count * size
-    rows = [SizeUsage(usable, BlockSum(*found)) for usable, found in sums.items()]
+                    sums[size - overhead] += BlockSum(count, count * size)
+    rows = [SizeUsage(usable, found) for usable, found in sums.items()]
     rows.sort(key=lambda row: (-row.blocks.size_bytes, row.usable_bytes))
     return tuple(rows[:_MOST_SIZES])
 

@@ -28,9 +28,8 @@ VDSO: Final = "[vdso]"  # The mapping with the kernel's own functions (vdso(7))
 
 _READ_BYTES: Final = 1 << 16
 _ADDRESS_SPACE: Final = "Max address space"
-# Index of `startstack` in /proc/PID/stat, from the state on (proc_pid_stat(5)).
-_START_STACK: Final = 25
-# Indexes of startcode, startstack, start_data, start_brk and arg_start there.
+# Indexes in /proc/PID/stat, from the state on, of startcode, startstack, start_data, start_brk and
+# arg_start (proc_pid_stat(5)).
 _PROGRAM_ADDRESSES: Final = 23, 25, 42, 44, 45
 
 
@@ -279,9 +278,12 @@ class Process:
     def locked_bytes(self) -> int:
         return self._status("VmLck")[0] << 10
 
+    def page_table_bytes(self) -> int:
+        return self._status("VmPTE")[0] << 10
+
     def start_stack(self) -> int:
         """Returns where the first thread's stack began; 0 if unknown (proc_pid_stat(5))."""
-        return int(self._stat()[_START_STACK])
+        return self.program_addresses()[1]
 
     def program_addresses(self) -> tuple[int, ...]:
         """Returns addresses of code, stack, data, arguments; 0: not visible (proc_pid_stat(5))."""

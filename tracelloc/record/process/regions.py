@@ -114,10 +114,3 @@ def _usage(
         int(inode), name, rss, anonymous, huge, swapped, hugetlb, pss, shared, is_of_device,
         b"gu" in flags,
     )  # fmt: skip
-
-
-def read_table_bytes(process: Process) -> int:
-    """Returns the bytes of a process's page tables (VmPTE, proc_pid_status(5)). Raises OSError."""
-    text = (process.memory_directory / "status").read_bytes()
-    found = re.search(rb"^VmPTE:\s+(\d+) kB", text, re.MULTILINE)
-    return int(found[1]) << 10 if found else 0

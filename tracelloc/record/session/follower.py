@@ -287,9 +287,7 @@ class Follower:
         parent_id, _ = self._waiting.pop(child_id)
         self._known.add(child_id)
         watcher.forked(parent_id, parent_id, child_id, shares=False)
-        # The child may have been killed, too.
-        with suppress(ProcessLookupError):
-            ptrace.resume(child_id)
+        resume_all([child_id])
 
     def _handle_change(self, watcher: Watcher, thread_id: int, status: int) -> None:
         if os.WIFSTOPPED(status):
@@ -372,9 +370,7 @@ class Follower:
         if status is not None and not os.WIFSTOPPED(status):
             self._handle_change(watcher, child_id, status)
             return
-        # The child may have been killed, which does not concern its parent.
-        with suppress(ProcessLookupError):
-            ptrace.resume(child_id)
+        resume_all([child_id])
 
     def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
         end_fd = os.pidfd_open(pid)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tracelloc.system.invoker import Invoker, User, open_trusted, rights_of, sudo_caller
+from tracelloc.system.invoker import Invoker, User, open_trusted, read_all, rights_of, sudo_caller
 from tracelloc.system.safefiles.resolve import Destination, destination, directory_made
 from tracelloc.system.syscalls import closed_on_error
 
@@ -185,11 +185,7 @@ class CacheDirectory:
 
     def recall(self, name: str, most_bytes: int) -> bytes:
         """Reads a cached file. Raises OSError if it is missing, too large or not trusted."""
-        with open(self.open(name), "rb") as stream:
-            content = stream.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")
-        return content
+        return read_all(self.open(name), most_bytes)
 
     def open(self, name: str) -> int:
         """Opens a cached file to read. Raises OSError if it is missing or others can write it."""

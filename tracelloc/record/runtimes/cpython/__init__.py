@@ -37,7 +37,7 @@ class PythonObjectCounter:
         """Takes a census. Raises TargetError, PrivilegeError."""
         # Without Python, the census says so.
         self._search.has_python()
-        now = self._censuses.take_census(keep=True, most_bytes=default_budget() // POOL_MEMORY)
+        now = self._censuses.take_census(most_bytes=default_budget() // POOL_MEMORY)
         self._found = self._censuses.take_found()
         return now
 

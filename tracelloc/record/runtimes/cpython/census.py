@@ -135,11 +135,11 @@ class CensusTaker:
         self._names = TypeNames(self._memory, self._types)
         self._last: FoundObjects | None = None
 
-    def take_census(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
-        """Counts all objects of the process by type.
+    def take_census(self, *, most_bytes: int | None = None) -> ObjectCensus:
+        """Counts all objects of the process by type, and keeps them for ``take_found``.
 
-        ``keep``: keeps objects for ``take_found``. ``most_bytes``: most of the pools to read at a
-        time; if there are more, nothing is kept. Raises TargetError, PrivilegeError.
+        ``most_bytes``: most of the pools to read at a time; if there are more, nothing is kept.
+        Raises TargetError, PrivilegeError.
         """
         time_s, begin_s = self._now_s(), time.monotonic()
         pools, every, seen = find_pools(self._memory), Addresses(), Addresses()
@@ -155,7 +155,7 @@ class CensusTaker:
             sums = np.pad(sums, ((0, 0), (0, more.shape[1] - sums.shape[1]))) + more
             count, size_bytes = count + len(blocks.at), size_bytes + int(blocks.size_bytes.sum())
             changed += blocks.changed
-            self._last = found if keep and is_whole else None
+            self._last = found if is_whole else None
             del found, blocks
         return ObjectCensus(
             time_s, time.monotonic() - begin_s, self._by_name(sums), count, size_bytes, changed,

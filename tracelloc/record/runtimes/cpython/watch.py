@@ -217,7 +217,7 @@ class PythonObjectWatch:
 
     def _count(self) -> None:
         most_bytes = None if self.most_bytes is None else self.most_bytes // POOL_MEMORY
-        now = self._censuses.take_census(keep=True, most_bytes=most_bytes)
+        now = self._censuses.take_census(most_bytes=most_bytes)
         if not now.block_count:
             raise TargetError(f"process {self._process.pid} is about to end")
         self._history.add_census(now)
