@@ -16,13 +16,7 @@ from tracelloc.record.kernel.capabilities import why_no_probes
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.kernel.overhead import ChildEndedError
 from tracelloc.record.kernel.trials import trap_costs, usable_methods
-from tracelloc.record.mallocs.discovery import (
-    EVERYTHING,
-    Module,
-    allocators_in,
-    describe_allocators,
-    discover,
-)
+from tracelloc.record.mallocs import discovery
 from tracelloc.record.probe_points.placement import ProbePlan, plan_probes
 from tracelloc.record.process import ptrace
 from tracelloc.record.process.identity import open_target, pid_namespace
@@ -72,11 +66,11 @@ def target_findings(pid: int) -> Iterator[Finding]:
         return
     try:
         yield Finding(_GOOD, "process", f"{pid} ({process.command()})")
-        modules = find_allocators(space, EVERYTHING)
+        modules = find_allocators(space, discovery.EVERYTHING)
         check_survival(process)
-        yield from _probes(process, plan_probes(discover(modules)))
+        yield from _probes(process, plan_probes(discovery.discover(modules)))
         try:
-            check(space, allocators_in(space.mapped_modules, EVERYTHING))
+            check(space, discovery.allocators_in(space.mapped_modules, discovery.EVERYTHING))
         except TargetError as error:
             yield Finding(_MISSING, "library", f"it can't be injected: {error.message}")
         if tracer := process.tracer_id():
@@ -93,7 +87,7 @@ def target_findings(pid: int) -> Iterator[Finding]:
 
 
 def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
-    if (main := main_library(describe_allocators(planned.allocators))) is not None:
+    if (main := main_library(discovery.describe_allocators(planned.allocators))) is not None:
         beside = f", beside {', '.join(main.others)}" if main.others else ""
         yield Finding(_GOOD, "malloc", f"{main.library.value} in {main.file}{beside}")
     points = planned.points
@@ -101,7 +95,7 @@ def _probes(process: Process, planned: ProbePlan) -> Iterator[Finding]:
     yield Finding(_GOOD, "probes", f"{plural(len(points), 'probe')} in {files}")
     if slow := sorted({p.label for p in points if p.is_single_stepped and not p.is_exit}):
         yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
-    for line in unseen_lines(describe_allocators(planned.allocators)):
+    for line in unseen_lines(discovery.describe_allocators(planned.allocators)):
         yield Finding(_MISSING, "probes", f"not probed: {line}")
     if others := _others_breakpoints(process, planned):
         what = f"another tool has probes or breakpoints there: {', '.join(others[:_MOST_NAMED])}"
@@ -129,7 +123,7 @@ def _others_breakpoints(process: Process, planned: ProbePlan) -> list[str]:
 _BREAKPOINT: Final = b"\xcc"  # int3, which uprobes and debuggers put in place of an instruction
 
 
-def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
+def _unwinding(modules: Sequence[discovery.Module]) -> Iterator[Finding]:
     lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
     if not lacking:
         text = f"all {plural(len(modules), 'file')} have call-frame information"

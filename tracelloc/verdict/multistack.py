@@ -17,21 +17,8 @@ from tracelloc.heap.cohorts import Census
 from tracelloc.model.figures import F64, I64, Mask, Rows
 from tracelloc.model.stacks import CallStacks, Frames
 from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
+from tracelloc.verdict import grouping
 from tracelloc.verdict.findings import Group, VerdictHistory
-from tracelloc.verdict.grouping import (
-    Groups,
-    Key,
-    Prefixes,
-    SharedCallers,
-    choose,
-    common_length,
-    group_by_prefix,
-    may_leak,
-    parts_of_nodes,
-    shared_frame,
-    suspects_in,
-    worth_judging,
-)
 from tracelloc.verdict.judging import judge_in_parts
 from tracelloc.verdict.loss import Circumstances
 from tracelloc.verdict.parameters import P
@@ -87,7 +74,7 @@ def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
     """Returns how many outermost frames all stacks share."""
-    return common_length([frames[::-1] for frames in stacks])
+    return grouping.common_length([frames[::-1] for frames in stacks])
 
 
 def shared_caller(stacks: CallStacks, members: list[int]) -> int | None:
@@ -128,8 +115,8 @@ class SplitLeaks:
     """Finds split leaks; remembers the stacks' frames and earlier verdicts on their sums."""
 
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
-        self._prefixes = Prefixes(is_wrapper)
-        self._callers = SharedCallers()
+        self._prefixes = grouping.Prefixes(is_wrapper)
+        self._callers = grouping.SharedCallers()
         self._kinds = tuple((_Sums(), _Sums()) for _ in range(2))
         """Sums by innermost and by outermost frames: of stacks with unreachable blocks, and of
         the others, so that sums of both kinds do not hide either."""
@@ -145,7 +132,9 @@ class SplitLeaks:
             if not one.is_cut.all():
                 by_function = yield from self._by_innermost_frames(one, functions)
                 by_caller = yield from self._by_outermost_frames(one, nodes)
-                found += most_specific(by_function, by_caller, may_leak(look.census, look.sites))
+                found += most_specific(
+                    by_function, by_caller, grouping.may_leak(look.census, look.sites)
+                )
         return found
 
     def _by_innermost_frames(
@@ -156,11 +145,11 @@ class SplitLeaks:
         rows = np.flatnonzero(look.census.born.any(axis=0) & ~look.is_cut)
         if not len(rows):
             return []
-        groups = group_by_prefix(self._prefixes.numbers(look.census.stacks), rows)
-        groups = groups.select(worth_judging(groups, look.census))
-        alike = suspects_in(groups, look.sites)[1]
+        groups = grouping.group_by_prefix(self._prefixes.numbers(look.census.stacks), rows)
+        groups = groups.select(grouping.worth_judging(groups, look.census))
+        alike = grouping.suspects_in(groups, look.sites)[1]
         yield None
-        return (yield from functions.find(groups, alike, groups.sizes, look, shared_frame))
+        return (yield from functions.find(groups, alike, groups.sizes, look, grouping.shared_frame))
 
     def _by_outermost_frames(
         self, look: JudgedStacks, nodes: _Sums
@@ -169,12 +158,12 @@ class SplitLeaks:
             yield None
         if look.census.now_s < P.first_verdict_s:
             return []
-        parts = may_leak(look.census, look.sites) & ~look.is_cut
+        parts = grouping.may_leak(look.census, look.sites) & ~look.is_cut
         yield None
         all_nodes = self._callers.groups(np.any(look.census.born, axis=0) & ~look.is_cut)
         yield None
-        groups, alike, below = parts_of_nodes(all_nodes, parts, look.sites)
-        at = worth_judging(groups, look.census)
+        groups, alike, below = grouping.parts_of_nodes(all_nodes, parts, look.sites)
+        at = grouping.worth_judging(groups, look.census)
         yield None
         return (yield from nodes.find(groups.select(at), alike[at], below[at], look, shared_caller))
 
@@ -184,13 +173,13 @@ class _Sums:
 
     def __init__(self) -> None:
         self._memory = VerdictHistory()
-        self._number_of: dict[Key, int] = {}
-        self._leaking: set[Key] = set()
+        self._number_of: dict[grouping.Key, int] = {}
+        self._leaking: set[grouping.Key] = set()
         """Groups that were reported as leaking."""
 
     def find(
         self,
-        groups: Groups,
+        groups: grouping.Groups,
         alike: Mask,
         sizes: Rows,
         look: JudgedStacks,
@@ -203,7 +192,7 @@ class _Sums:
         # One leak stays one, even when its parts are recognized as leaks, too.
         alike |= np.array([key in self._leaking for key in groups.keys])
         found = []
-        chosen = choose(groups, judged, look.sites, alike)
+        chosen = grouping.choose(groups, judged, look.sites, alike)
         for at in chosen:
             members = np.sort(groups.members(at))
             frame = frame_of(look.stacks, members.tolist())
@@ -218,7 +207,7 @@ class _Sums:
         return found
 
     def _judge(
-        self, groups: Groups, look: JudgedStacks
+        self, groups: grouping.Groups, look: JudgedStacks
     ) -> Generator[None, None, tuple[Sites, I64]]:
         sums = yield from look.census.totals_of_groups(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)

@@ -15,23 +15,7 @@ from tracelloc.files.elf.usdt import UsdtArgument
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.process import UnseenFunction
 from tracelloc.record import abi
-from tracelloc.record.mallocs.discovery import (
-    LOADER_HOOK,
-    PRELOADED_MARKER,
-    Allocator,
-    AllocatorFunction,
-    Module,
-    usable_places,
-)
-from tracelloc.record.mallocs.families import (
-    FAMILIES,
-    FREE_PROGRAM,
-    LIBC,
-    OPERATORS,
-    Family,
-    Provider,
-    jemalloc,
-)
+from tracelloc.record.mallocs import discovery, families
 from tracelloc.record.worker.codefilereader import Offsets
 from tracelloc.record.worker.targetfile import TargetFile
 
@@ -45,7 +29,9 @@ _LONGEST_FUNCTION: Final = 64 << 10  # Longest function that is searched for bra
 # The function that C++ calls first to throw (Itanium C++ ABI: Exception Handling, 2.4.2).
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 _KNOWN_NAMES: Final = frozenset(
-    name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
+    name
+    for family in (*families.FAMILIES, families.jemalloc(""), families.OPERATORS)
+    for name in family.functions
 )
 # Where arguments are, by role: the fields of `struct usdt_probe`.
 Arguments = tuple[tuple[str, UsdtArgument], ...]
@@ -80,17 +66,17 @@ class ProbePlan:
     # exit is missed.
     points: tuple[ProbePoint, ...]
     # Allocators with probes; functions without a probe are in `Allocator.unseen`, with the reason.
-    allocators: tuple[Allocator, ...]
+    allocators: tuple[discovery.Allocator, ...]
     has_throwing: bool  # Whether any function may throw a C++ exception
 
 
-def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
+def plan_probes(allocators: Iterable[discovery.Allocator]) -> ProbePlan:
     """Plans the probes for some allocators."""
     points: dict[tuple[str, int, int | str], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
     for allocator in allocators:
-        if isinstance(allocator.family, Provider):
+        if isinstance(allocator.family, families.Provider):
             points.update(((p.open_path, p.offset, p.program), p) for p in usdt_points(allocator))
             kept.append(allocator)
             continue
@@ -114,7 +100,7 @@ def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
             functions.append(function)
             # Code to which several functions jump ends the calls of all of them.
             points.update(((p.open_path, p.offset, p.cookie), p) for p in found)
-        if allocator.family is LIBC:
+        if allocator.family is families.LIBC:
             points.update(((p.open_path, p.offset, p.cookie), p) for p in _cache_points(allocator))
         if functions or unseen:
             kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
@@ -123,12 +109,14 @@ def plan_probes(allocators: Iterable[Allocator]) -> ProbePlan:
     return ProbePlan(tuple(ordered), tuple(kept), throwing)
 
 
-def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
+def _may_be_wrapper(function: discovery.AllocatorFunction, family: families.Family) -> bool:
     """Returns whether a function may call others with probes, as the C++ library's operators do."""
-    return not family.by_user and (family is OPERATORS or function.signature.throws)
+    return not family.by_user and (family is families.OPERATORS or function.signature.throws)
 
 
-def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]:
+def _offsets_of(
+    allocator: discovery.Allocator,
+) -> dict[discovery.AllocatorFunction, Offsets | None]:
     """Returns probe offsets near functions' entries (None: no instruction); {} if unknown."""
     wanted = [
         (function.offset, function.size, function.signature.registers)
@@ -141,7 +129,7 @@ def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets | None]
 
 
 def _points_of(
-    function: AllocatorFunction, where: Offsets | None, others: Collection[int]
+    function: discovery.AllocatorFunction, where: Offsets | None, others: Collection[int]
 ) -> list[ProbePoint] | str:
     """Returns a function's probes, or why none. ``others``: addresses of probed functions."""
     if where is None:
@@ -182,7 +170,7 @@ def _slot(elf: TargetFile, address: int, others: Collection[int]) -> int:
     return words << abi.COOKIE_SLOT_SHIFT if words <= abi.COOKIE_SLOT_MASK else 0
 
 
-def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
+def _cache_points(allocator: discovery.Allocator) -> Iterator[ProbePoint]:
     elf = allocator.module.elf
     frees = elf.find_functions(["free"]).get("free", {})
     if "__libc_free" not in elf.find_functions(["__libc_free"]):
@@ -196,28 +184,28 @@ def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
         label = f"the end of threads in {base_name(allocator.module.path)}"
         place = allocator.module.open_path, offset + found[0][0]
         cookie = abi.FunctionCode.CACHE_DRAIN | _slot(elf, address, frees)
-        yield ProbePoint(*place, FREE_PROGRAM, label, cookie)
+        yield ProbePoint(*place, families.FREE_PROGRAM, label, cookie)
 
 
-def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
+def place_loader(modules: Iterable[discovery.Module]) -> list[ProbePoint]:
     """Returns the probes that detect loading and unloading of libraries."""
-    return _hook_points(modules, LOADER_HOOK, "loader_changes")
+    return _hook_points(modules, discovery.LOADER_HOOK, "loader_changes")
 
 
-def place_marker(library: Module) -> list[ProbePoint]:
+def place_marker(library: discovery.Module) -> list[ProbePoint]:
     """Returns the probe at the preloaded library's start, whose attachment the library awaits."""
     variable = library.elf.find_object(_MARKER_COUNTER)
     offset = None if variable is None else library.elf.offset_of(variable)
-    points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
+    points = _hook_points([library], discovery.PRELOADED_MARKER, "loader_changes")
     return [replace(point, counter_offset=offset or 0) for point in points]
 
 
-def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
+def place_exceptions(modules: Iterable[discovery.Module]) -> list[ProbePoint]:
     """Returns the probes that detect C++ exceptions, needed only if a function may throw."""
     return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
 
 
-def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[ProbePoint]:
+def _hook_points(modules: Iterable[discovery.Module], name: str, program: str) -> list[ProbePoint]:
     points = []
     for module in modules:
         label = f"{name} in {base_name(module.path)}"
@@ -229,13 +217,13 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
     return points
 
 
-def usdt_points(allocator: Allocator) -> Iterator[ProbePoint]:
+def usdt_points(allocator: discovery.Allocator) -> Iterator[ProbePoint]:
     """Yields probes on a file's own reports of allocations; frees first."""
     module, provider = allocator.module, allocator.family
-    assert isinstance(provider, Provider)
+    assert isinstance(provider, families.Provider)
     places = module.elf.usdt(provider.name)
     for name, program in ((provider.free, "usdt_free"), (provider.alloc, "usdt_alloc")):
-        for place in usable_places(places, name, provider):
+        for place in discovery.usable_places(places, name, provider):
             roles = provider.arguments_of(name).items()
             found = ((role, place.arguments[number - 1]) for role, number in roles)
             yield ProbePoint(

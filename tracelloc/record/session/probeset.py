@@ -15,22 +15,8 @@ from tracelloc.model.process import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.spacecontrol import SpaceControl
 from tracelloc.record.kernel.trials import Trial, trial_passes
-from tracelloc.record.mallocs.discovery import (
-    Allocator,
-    MallocChoice,
-    Module,
-    allocators_in,
-    describe_allocators,
-    why_no_allocator,
-    why_no_reports,
-)
-from tracelloc.record.probe_points.placement import (
-    ProbePlan,
-    ProbePoint,
-    place_exceptions,
-    place_loader,
-    plan_probes,
-)
+from tracelloc.record.mallocs import discovery
+from tracelloc.record.probe_points import placement
 from tracelloc.record.process.identity import check_bits
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.process.space import AddressSpace
@@ -43,17 +29,19 @@ _LOADER_PROGRAM: Final = "loader_changes"
 _LOADING_S: Final = 2.0  # How long an executed program may take to map its malloc library
 
 
-def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
+def find_allocators(
+    space: AddressSpace, selection: discovery.MallocChoice
+) -> list[discovery.Module]:
     """Returns the mapped code files, newly read; raises TargetError if none has an allocator."""
     modules = space.refresh()
     if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
-    if not allocators_in(modules, selection):
+    if not discovery.allocators_in(modules, selection):
         raise no_allocator(space, selection)
     return modules
 
 
-def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
+def no_allocator(space: AddressSpace, selection: discovery.MallocChoice) -> TargetError:
     """Returns an error that says why no mapped file has an allocator to trace."""
     process = space.process
     if space.shortage is not None:
@@ -64,7 +52,7 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     except TargetError as error:
         return error
     if selection.providers:
-        why = why_no_reports(space.modules, selection.providers)
+        why = discovery.why_no_reports(space.modules, selection.providers)
         hint = "leave --source out to probe its malloc library"
         return TargetError(f"process {process.pid} does not report allocations: {why}", hint=hint)
     if selection.only is not None:
@@ -72,7 +60,7 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
         what = f"process {process.pid} has no malloc library {selection.only!r}"
         return TargetError(what, hint=hint)
     who = f"process {process.pid} ({printable(process.command())})"
-    what, hint = why_no_allocator(process.executable(), space.modules)
+    what, hint = discovery.why_no_allocator(process.executable(), space.modules)
     return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
 
 
@@ -84,7 +72,7 @@ class ProbeSet:
         sources: Sources,
         space: AddressSpace,
         words: SpaceControl,
-        selection: MallocChoice,
+        selection: discovery.MallocChoice,
         *,
         with_loader: bool,
     ) -> None:
@@ -92,21 +80,21 @@ class ProbeSet:
         self._source, self._space, self._selection = sources.probes, space, selection
         self._with_loader = with_loader
         self._attachments = Attachments(space.process)
-        self._allocators: list[Allocator] = []
+        self._allocators: list[discovery.Allocator] = []
         self._has_throwing = False
         self.link = sources.link(space, words)
         # Points in files whose blocks the preloaded library reports
-        self._withheld: list[ProbePoint] = []
+        self._withheld: list[placement.ProbePoint] = []
         self._flaw, self._has_ended = "", False
         # Why the last unprobeable files could not be probed
         self._trouble: TracellocError | None = None
         # Deadline for the last executed program to map an allocator; None: it was checked
         self._check_by_s: float | None = None
-        self.points: list[ProbePoint] = []
+        self.points: list[placement.ProbePoint] = []
         # The allocators of all programs so far, in the order of discovery; only grows
         self.found: tuple[FoundLibrary, ...] = ()
 
-    def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
+    def attach(self, modules: Sequence[discovery.Module], *, all_loaded: bool = False) -> None:
         """Attaches probes to the allocators in newly mapped files. ``all_loaded``: see ``settle``.
 
         Raises TracellocError, and has then attached nothing in these files.
@@ -115,14 +103,14 @@ class ProbeSet:
         if self._source.has_probes and not self._selection.providers:
             check_survival(self._space.process)
         withheld = self._withheld
-        planned = plan_probes(allocators_in(modules, self._selection))
+        planned = placement.plan_probes(discovery.allocators_in(modules, self._selection))
         points = self._wanted(planned, all_loaded=all_loaded)
         if self._with_loader:
-            points += place_loader(modules)
+            points += placement.place_loader(modules)
         if planned.has_throwing and not self._has_throwing:
-            points += place_exceptions(self._space.modules)
+            points += placement.place_exceptions(self._space.modules)
         elif self._has_throwing:
-            points += place_exceptions(modules)
+            points += placement.place_exceptions(modules)
         if not points and not self._withheld:
             return
         try:
@@ -133,11 +121,13 @@ class ProbeSet:
             raise
         self.points += points
         self._allocators += planned.allocators
-        found = describe_allocators(planned.allocators)
+        found = discovery.describe_allocators(planned.allocators)
         self.found += tuple(each for each in found if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
 
-    def _wanted(self, planned: ProbePlan, *, all_loaded: bool) -> list[ProbePoint]:
+    def _wanted(
+        self, planned: placement.ProbePlan, *, all_loaded: bool
+    ) -> list[placement.ProbePoint]:
         points = [*self._withheld, *planned.points]
         self._withheld = []
         if self.link is not None:
