@@ -77,7 +77,13 @@ def follow_chunks(
             word = words[index + 1]
             chunk = word & ~<uint64_t>FLAGS
             if chunk < SMALLEST and not (chunk == FENCE and (word & PREV_IN_USE or before)):
-                if chunk == 0 and before == FENCE:  # the second of two headers that end a heap
+                # The second of two headers that end a heap. Of 48 bytes, the first one has 32.
+                if word == PREV_IN_USE and before == SMALLEST == words[index] and at + FENCE == end:
+                    if n:
+                        entries[n - 1] = at - SMALLEST | STATE_OWN
+                    at = end
+                    break
+                if chunk == 0 and before == FENCE:
                     at = end
                     break
                 reason = TOO_SMALL

@@ -47,7 +47,8 @@ _SURE: Final = 16  # Chunks that must follow each other where a walk begins agai
 _SEARCH_BYTES: Final = 64 << 20  # How far to look for chunks behind memory that isn't malloc's
 _MOST_GAPS: Final = 1024  # Places in one stretch at which a walk begins again
 _LARGEST_HEAP_BYTES: Final = 4 << 30  # Of an arena that is not the main one: four huge pages
-_FENCES_BYTES: Final = 32  # The two headers that end a heap
+_FENCES_BYTES: Final = 48  # Most bytes of the two headers that end a heap
+_FENCE_BYTES: Final = 16
 _LONGEST_RUN_BYTES: Final = 32 << 20  # Bytes of a stretch that are read before they are packed
 
 
@@ -225,7 +226,7 @@ def _finished(found: _Stretch, top: int, end: int, top_end: int) -> tuple[U64, i
             stop = top_end if top < top_end < end else end  # Others may have what follows
     state, last = int(run[count - 1] & STATE_BITS), int(run[count - 1] & ADDRESS_BITS)
     if state == BlockState.OWN and last + _FENCES_BYTES < stop:
-        stop = last + _FENCES_BYTES // 2
+        stop = last + _FENCE_BYTES
     run[count] = stop | BlockState.END
     return run[: count + 1], stop
 

@@ -52,6 +52,10 @@ def test_chunks_and_what_they_add_up_to() -> None:
     entries, following, reason, _ = follow([*chunk(32), 0, 17, 0, 1])
     assert entries == [BASE | BlockState.IN_USE, BASE + 32 | BlockState.OWN]
     assert (following, reason) == (64, 0)
+    # What a full heap has left may be 48 bytes.
+    entries, following, reason, _ = follow([*chunk(32), *chunk(32), 32, 1])
+    assert entries == [BASE | BlockState.IN_USE, BASE + 32 | BlockState.OWN]
+    assert (following, reason) == (80, 0)
     entries = [
         (0, 1), (64, 0), (4 * PAGE, 2), (4 * PAGE + 32, 3), (8 * PAGE, 6), (8 * PAGE + 16, 7),
         (9 * PAGE, 0), (12 * PAGE, 7), (13 * PAGE, 1), (13 * PAGE + 32, 4), (20 * PAGE, 7),
