@@ -41,7 +41,8 @@ def test_the_host_memory_of_an_inference_server(
     found = json.loads(run_tracelloc("leaks", "-n", TITLE, "--json", status=3).stdout)
     lost = max(found["groups"], key=lambda group: group["bytes"])
     assert (lost["usable_bytes"], lost["structures"] > 500) == (40, True)  # std::string objects
-    assert lost["bytes"] > STRING_BYTES * lost["structures"]
+    # Remains of pointers may lead to the contents of some.
+    assert lost["bytes"] > 0.9 * STRING_BYTES * lost["structures"]
 
     # Which line allocates them?
     done = outcome(
