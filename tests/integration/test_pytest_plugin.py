@@ -429,7 +429,7 @@ def test_nothing_is_reported_before_the_first_test() -> None:
         found = []
         for hiding in (None, False, True):
             if hiding is not None:
-                source.set_hiding(hiding, with_stacks=True)
+                source.set_hiding(hiding)
             new = replaced()
             events = area.take_events()
             is_new = np.isin(77_777, events["size_tag"] & np.uint64(EVENT_SIZE_MASK))

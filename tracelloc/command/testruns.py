@@ -242,7 +242,7 @@ class TestRun:
             "live_bytes": figures.live_bytes,
             "live_blocks": figures.live_count,
         }
-        if limit is not None and figures.peak_bytes > limit:
+        if figures.at_peak:  # above the limit
             reply["at_peak"] = _at_peak(run, figures.at_peak[:_MOST_NAMED])
         if figures.problem:
             reply["problem"] = figures.problem

@@ -284,8 +284,8 @@ class TestMemory:
         """Ends the figures of a test's run, and returns them."""
         found = channel.ask(end) | _NO_LEAKS
         self._unsearched += found["live_blocks"]
-        may_leak = may_search and found["live_blocks"]
-        if may_leak or self._searches_all * self._unsearched > _MOST_BLOCKS:
+        is_due = self._searches_all and self._unsearched > _MOST_BLOCKS
+        if is_due or (may_search and found["live_blocks"]):
             self._search(channel)
             found |= self._leaks.get(name, {})
         return found

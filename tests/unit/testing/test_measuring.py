@@ -1,4 +1,4 @@
-"""What the plug-in of pytest knows about tests."""
+"""Facts about tests that the plug-in of pytest reads from them."""
 
 import functools
 from types import SimpleNamespace

@@ -78,12 +78,11 @@ def follow_chunks(
             chunk = word & ~<uint64_t>FLAGS
             if chunk < SMALLEST and not (chunk == FENCE and (word & PREV_IN_USE or before)):
                 # The second of two headers that end a heap. Of 48 bytes, the first one has 32.
-                if word == PREV_IN_USE and before == SMALLEST == words[index] and at + FENCE == end:
+                if chunk == 0 and before == FENCE or (
+                    word == PREV_IN_USE and before == SMALLEST == words[index] and at + FENCE == end
+                ):
                     if n:
-                        entries[n - 1] = at - SMALLEST | STATE_OWN
-                    at = end
-                    break
-                if chunk == 0 and before == FENCE:
+                        entries[n - 1] = at - before | STATE_OWN
                     at = end
                     break
                 reason = TOO_SMALL

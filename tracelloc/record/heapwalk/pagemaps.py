@@ -166,7 +166,7 @@ _MOST_BLOCKS: Final = 1 << 16  # Of one list
 
 
 class Followed(NamedTuple):
-    """What lists of free blocks have led to, by list."""
+    """The blocks to which lists of free blocks lead, by list."""
 
     counts: I64  # Number of blocks
     lasts: U64  # Address of the last block, or what leads to none

@@ -29,7 +29,7 @@ FREE_PROGRAM: Final = "free_call"
 
 
 class FunctionKind(Enum):
-    """What a function does: its code in probes' cookies, and the roles of its arguments."""
+    """The effect of a function: its code in probes' cookies, and the roles of its arguments."""
 
     ALLOC = abi.FunctionCode.ALLOC, "size"
     CALLOC = abi.FunctionCode.CALLOC, "count, size"

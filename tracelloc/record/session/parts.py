@@ -69,13 +69,13 @@ class Parts:
     def _forget(self, now_ns: int) -> None:
         self._kept, self._searched_ns, self._problem = Blocks.empty(), now_ns, ""
 
-    def end(self, most_bytes: int | None = None) -> PartFigures:
+    def end(self, most_bytes: int | None) -> PartFigures:
         """Ends a part: returns its figures. No allocations are reported from now on.
 
         The stacks at its peak are given if that is above ``most_bytes``.
         """
         with self._lock:
-            self._sources.set_hiding(True, with_stacks=False)
+            self._sources.set_hiding(True)
             self.drain_reported()
             return self._processes.root.part(most_bytes)
 

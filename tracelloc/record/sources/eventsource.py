@@ -60,7 +60,7 @@ class Sources:
         self._earlier += source.counters()
         source.close()
 
-    def set_hiding(self, hiding: bool, *, with_stacks: bool) -> None:
+    def set_hiding(self, hiding: bool, *, with_stacks: bool = True) -> None:
         """Sets what libraries report (``PreloadedSource``)."""
         for source in self._every:
             if isinstance(source, PreloadedSource):

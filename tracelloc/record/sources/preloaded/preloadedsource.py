@@ -113,7 +113,7 @@ class PreloadedSource:
         if self._is_live:
             area.switch_on()
 
-    def set_hiding(self, hiding: bool, *, with_stacks: bool) -> None:
+    def set_hiding(self, hiding: bool, *, with_stacks: bool = True) -> None:
         """Sets whether only frees are reported, no allocations; also in programs executed later.
 
         ``with_stacks``: whether allocations are reported with their call stacks.
