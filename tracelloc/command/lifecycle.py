@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NoReturn
@@ -49,17 +49,24 @@ class Signals:
     """The requests of all signals received so far."""
 
     def __init__(
-        self, take: Callable[[int], bool], *, stops: bool, has_command: bool = False
+        self,
+        take: Callable[[int], bool],
+        wishes: Iterable[int] = (),
+        *,
+        stops: bool,
+        has_command: bool = False,
     ) -> None:
         """Catches signals from here on.
 
-        ``take`` gets each terminating signal; it returns whether tracing ends. ``stops``: whether
-        ^Z suspends tracelloc. ``has_command``: a program is started, and inherits ignored signals.
+        ``take`` gets each terminating signal; it returns whether tracing ends. ``wishes``: signals
+        that are kept until they are answered. ``stops``: whether ^Z suspends tracelloc.
+        ``has_command``: a program is started, and inherits ignored signals.
         """
         self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
         self._has_come = False  # Whether a signal has requested the end
         self.is_beginning = False  # Whether terminating signals raise an exception
-        self.is_ending = self.wants_files = self.wants_mark = False
+        self.is_ending = False
+        self.wishes: set[int] = set()  # The signals that are still to be answered
         # Whether a ^Z has not suspended us. A handler can't say so: what it interrupts may be
         # writing a message.
         self.has_refused_stop = False
@@ -72,7 +79,7 @@ class Signals:
             signal.signal(number, self._note_end)
         if not stops:
             signal.signal(signal.SIGTSTP, self._note_stop)
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
+        for number in wishes:
             signal.signal(number, self._note_wish)
 
     def fileno(self) -> int:
@@ -116,8 +123,7 @@ class Signals:
         self.has_refused_stop = True
 
     def _note_wish(self, number: int, _frame: object) -> None:
-        self.wants_files |= number == signal.SIGUSR1
-        self.wants_mark |= number == signal.SIGUSR2
+        self.wishes.add(number)
 
 
 def end_at_once() -> NoReturn:

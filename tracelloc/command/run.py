@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -144,7 +145,11 @@ class Run:
         self.troubles: list[Exception] = []  # Errors of writing, and errors that ended tracing
         self._is_unsaid = False  # Whether the last of them is still to be reported
         self.warnings: Sequence[str] = ()  # About files of filters and the like
-        self.copy: Callable[[], None] | None = None  # Called on SIGUSR1 instead of writing files
+        # What to do on which signal; front-ends may have their own answers.
+        self.answers: dict[int, Callable[[], None]] = {
+            signal.SIGUSR1: self._write_now,
+            signal.SIGUSR2: self._set_mark,
+        }
         self.status = 0  # The exit status that the front-end decides; 0: it leaves that to others
         self._is_finishing = False
         self._allocators_said = 0
@@ -156,16 +161,15 @@ class Run:
         if self.signals.has_refused_stop:
             self.signals.has_refused_stop = False
             self.messages.say_above_progress("can't be suspended while processes are followed")
-        if self.signals.wants_mark:
-            self.signals.wants_mark = False
-            self.mark(self.snapshot())
-        if self.signals.wants_files:
-            self.signals.wants_files = False
-            if self.copy is not None:
-                self.copy()
-                return
-            self.namers.patience_s = HURRY_PATIENCE_S
-            self.write_files(self.snapshot())
+        while self.signals.wishes:
+            self.answers[self.signals.wishes.pop()]()
+
+    def _write_now(self) -> None:
+        self.namers.patience_s = HURRY_PATIENCE_S
+        self.write_files(self.snapshot())
+
+    def _set_mark(self) -> None:
+        self.mark(self.snapshot())
 
     def wait(self, until_s: float) -> bool:
         """Waits until ``until_s`` of ``time.monotonic()``, for signals, or the process's end.
@@ -297,10 +301,13 @@ class Run:
             self.note_trouble(error)
 
 
-def trace(options: Options, start: Start, front: FrontEnd) -> int:
-    """Traces to the end. Returns the exit status, a started program's. Raises TracellocError."""
+def trace(options: Options, start: Start, front: FrontEnd, *wishes: int) -> int:
+    """Traces to the end. Returns the exit status, a started program's. Raises TracellocError.
+
+    ``wishes``: signals that only the front-end answers.
+    """
     try:
-        status = _trace(options, start, front)
+        status = _trace(options, start, front, wishes)
     except BaseException as error:
         ended = start.finish()
         if ended is None:
@@ -311,11 +318,14 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
     return status if status == FAILED_STATUS else ended or status
 
 
-def _trace(options: Options, start: Start, front: FrontEnd) -> int:
+def _trace(options: Options, start: Start, front: FrontEnd, wishes: Sequence[int]) -> int:
     """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_above_progress
     signals = Signals(
-        start.ends_on_signal, stops=not options.trace.follow, has_command=bool(options.command)
+        start.ends_on_signal,
+        (signal.SIGUSR1, signal.SIGUSR2, *wishes),
+        stops=not options.trace.follow,
+        has_command=bool(options.command),
     )
     with ExitStack() as stack:
         chosen = options.filters_paths, options.filter_groups

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Final
 
@@ -92,9 +93,9 @@ class Screen:
             signals.clear()
             if signals.is_ending:
                 app.exit()
-            if signals.wants_mark:
+            if signal.SIGUSR2 in signals.wishes:
                 app.state.set_mark()
-            if signals.wants_mark or signals.wants_files or signals.has_refused_stop:
+            if signals.wishes or signals.has_refused_stop:
                 app.refresher.run_job(run.answer_signals)
 
         def ended() -> None:

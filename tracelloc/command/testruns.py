@@ -8,12 +8,12 @@ import json
 import math
 import os
 import select
-import signal
 import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -74,8 +74,9 @@ class LeakCheck:
     ) -> None:
         """``at``: a signal for a check; ``every_s``: time between checks. Raises TracellocError."""
         self.messages = Messages()
-        self._at, self._every_s = at, math.inf if every_s is None else every_s
-        self._is_asked = self._has_leaks = self._has_names = False
+        self.wishes = () if at is None else (at,)
+        self._every_s = math.inf if every_s is None else every_s
+        self._has_leaks = self._has_names = False
         self._running: dict[int, LeakReport] = {}  # The last checks of processes that ran
         self._files = {sarif: checks.sarif, junit: checks.junit, log: checks.ctest_log}
         self._top = top
@@ -85,8 +86,7 @@ class LeakCheck:
 
     def show(self, run: Run) -> None:
         """Returns at the end of all processes, soon after that of the first, or on a signal."""
-        if self._at is not None:
-            signal.signal(self._at, self._ask)
+        run.answers |= dict.fromkeys(self.wishes, partial(self._check_running, run))
         due_s, last_s = time.monotonic() + self._every_s, math.inf
         while not run.signals.is_ending:
             now_s = time.monotonic()
@@ -95,14 +95,11 @@ class LeakCheck:
             if run.wait(min(now_s + _LOOK_S, due_s, last_s)):
                 return
             now_s = time.monotonic()
-            if self._is_asked or now_s >= min(due_s, last_s):
-                self._is_asked, due_s = False, now_s + self._every_s
+            if now_s >= min(due_s, last_s):
+                due_s = now_s + self._every_s
                 self._check_running(run)
             if now_s >= last_s:
                 return
-
-    def _ask(self, _number: int, _frame: object) -> None:
-        self._is_asked = True
 
     def _check_running(self, run: Run) -> None:
         """Reports what each process has leaked by now."""
@@ -177,7 +174,7 @@ def check_leaks(given: Options, check: LeakCheck, *, children: bool) -> int:
         options.trace.with_library_only, checks_exit=True, reads_memory=False, max_stall_s=_STALL_S
     )
     options = options.but(trace=replace(config, capture=replace(config.capture, follow=children)))
-    return trace(options, start_of(options), check)
+    return trace(options, start_of(options), check, *check.wishes)
 
 
 _ALLOCATOR: Final = "PYTHONMALLOC"  # Has Python take each object from malloc, so that it is seen
