@@ -29,6 +29,7 @@ enum event_kind {
 	EVENT_UNMAP_FAILED = 9, /* the unmapping failed: the range is still mapped */
 
 	/* For all blocks of a process: */
+	EVENT_PART = 13, /* a part of its run begins or ends; `address`: enum part_mark */
 	EVENT_FORK = 14, /* this thread creates a child process with a copy of its memory */
 };
 
@@ -49,6 +50,16 @@ struct event {
 	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
 	__u32 image;    /* memory image of the address: struct space */
+};
+
+/* What marks parts of a run, such as tests, that a program itself tells apart. */
+enum part_mark {
+	/* The size is the limit of the peak, in bytes, plus 1; 0: there is none. */
+	PART_END = 1,
+	/* The size is the part's number. What earlier parts have left is forgotten: */
+	PART_PLAIN = 2,  /* without call stacks */
+	PART_STACKS = 3, /* with call stacks */
+	PART_KEEPS = 4,  /* likewise, and what earlier parts have left is kept for a search */
 };
 
 /* Rings of events. */

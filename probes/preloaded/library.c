@@ -89,6 +89,33 @@ EXPORT void *dlopen(const char *file, int mode)
 	return open(file, mode);
 }
 
+/*
+ * Begins or ends a part of the run (enum part_mark): allocations are reported only in between.
+ * `value` is the size in the mark.
+ */
+EXPORT void tracelloc_preload_part(u64 mark, u64 value)
+{
+	struct preload_control *control = guard.control;
+	static u32 most_frames;
+
+	if (IS_IDLE)
+		return;
+	begin_rare_call(FRAME);
+	if (mark == PART_END)
+		control->min_size = -1UL;
+	if (begin_report(EVENT_PART)) {
+		emit(EVENT_PART, mark, value, 0);
+		end_report();
+	}
+	if (mark != PART_END) {
+		most_frames = most_frames ? most_frames : control->max_frames;
+		control->max_frames = mark == PART_PLAIN ? 0 : most_frames;
+		control->max_size = -1UL;
+		control->min_size = 0;
+	}
+	end_rare_call();
+}
+
 /* Tells the profiler whether the shared memory was created (enum preload_state). */
 EXPORT volatile u32 tracelloc_preload_state;
 

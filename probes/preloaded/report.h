@@ -59,7 +59,7 @@ static __attribute__((noinline)) int lock_ring(struct preload_control *control, 
 static const u8 lost_counters[] = {
 	[EVENT_ALLOC] = COUNTER_LOST_ALLOCS, [EVENT_FREE] = COUNTER_LOST_FREES,
 	[EVENT_REALLOC_FREE] = COUNTER_LOST_FREES, [EVENT_RESTORE] = COUNTER_LOST_RESTORES,
-	[EVENT_INNER_FREE] = COUNTER_LOST_INNER_FREES,
+	[EVENT_INNER_FREE] = COUNTER_LOST_INNER_FREES, [EVENT_PART] = COUNTER_LOST_FREES,
 };
 
 /* Counts an event that can't be reported, if events are still wanted. */

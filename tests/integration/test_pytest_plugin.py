@@ -19,11 +19,17 @@ import pytest
 from tests.commands import outcome
 from tests.harness import PATIENCE_S, PRELOADED, TARGETS, as_nobody, made_once
 from tests.schema import Schema
-from tracelloc.model.events import EVENT_SIZE_MASK
+from tracelloc.model.events import (
+    EVENT_KIND_MASK,
+    EVENT_SIZE_BITS,
+    EVENT_SIZE_MASK,
+    EventKind,
+    PartMark,
+)
 from tracelloc.record.kernel.captureconfig import CaptureConfig
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded.preloadedsource import PreloadedSource
-from tracelloc.record.sources.preloaded.sharedarea import SharedArea, area_mappings
+from tracelloc.record.sources.preloaded.sharedarea import area_mappings
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
@@ -301,7 +307,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "from tracelloc.testing.measuring import Channel\n"
         "asked, ask = [], Channel.ask\n"
         "Channel.ask = lambda self, request: asked.append(request) or ask(self, request)\n"
-        "def pytest_unconfigure():\n    print('searches:', asked.count(b'search\\n'))\n"
+        "def pytest_unconfigure():\n    print('searches:', asked.count(b'search'))\n"
     )
     (folder / "build").mkdir()  # Other tests do not collect it
     (folder / "build" / "test_many.py").write_text(
@@ -398,8 +404,11 @@ BLOCKS = """
 import ctypes
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
+libc.tracelloc_preload_part.argtypes = [ctypes.c_uint64] * 2
 blocks = []
-while input():
+while line := input():
+    if mark := int(line):
+        libc.tracelloc_preload_part(mark, 7)
     for each in blocks:
         libc.free(ctypes.c_void_p(each))
     blocks = [libc.malloc(77_777) for _ in range(3)]
@@ -408,33 +417,39 @@ while input():
 
 
 def test_nothing_is_reported_before_the_first_test() -> None:
-    """Then allocations during tests alone, but all frees."""
-    source = PreloadedSource(CaptureConfig(), say=print, attach=Mock(), in_parts=True)
+    """Then allocations during tests alone, with stacks if wanted, but all frees."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     command, variables = [sys.executable, "-c", BLOCKS], {"LD_PRELOAD": str(PRELOADED)}
     with subprocess.Popen(command, env=os.environ | variables, **pipes) as program:
 
-        def replaced() -> set[int]:
-            program.stdin.write("again\n")
+        def replaced(mark: int) -> set[int]:
+            program.stdin.write(f"{mark}\n")
             return set(map(int, program.stdout.readline().split()))
 
-        old = replaced()
+        old = replaced(0)
         process = Process(program.pid)
-        area = source.area = SharedArea(process, area_mappings(process.maps().mappings)[0], 1)
-        area.set_up(
-            max_frames=1, sizes=source._sizes, sample_bytes=None, max_stall_s=PATIENCE_S,
-            clears=False,
-        )  # fmt: skip
-        area.switch_on()
+        source = PreloadedSource(CaptureConfig(), say=print, attach=Mock(), in_parts=True)
+        mapping = area_mappings(process.maps().mappings)[0]
+        source.connect(process, mapping, Mock(image=1))
+        source.set_live(True)
         found = []
-        for hiding in (None, False, True):
-            if hiding is not None:
-                source.set_hiding(hiding)
-            new = replaced()
-            events = area.take_events()
-            is_new = np.isin(77_777, events["size_tag"] & np.uint64(EVENT_SIZE_MASK))
-            found.append((len(events) > 0, bool(is_new), old <= set(events["address"].tolist())))
+        for mark in (0, PartMark.PLAIN, PartMark.END, PartMark.STACKS, PartMark.END):
+            new = replaced(mark)
+            events = source.area.take_events()
+            kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(EVENT_KIND_MASK)
+            sizes = events["size_tag"] & np.uint64(EVENT_SIZE_MASK)
+            is_mark, is_new = kinds == EventKind.PART, sizes == 77_777
+            marks = list(zip(events["address"][is_mark], sizes[is_mark], strict=True))
+            has_stacks = set((events["stack_id"][is_new] != 0).tolist())
+            is_freed = old <= set(events["address"].tolist())
+            found.append((marks, np.count_nonzero(is_new), has_stacks, is_freed))
             old = new
         program.stdin.write("\n")
-    area.close()
-    assert found == [(False, False, False), (True, True, True), (True, False, True)]
+    source.close()
+    assert found == [
+        ([], 0, set(), False),
+        ([(PartMark.PLAIN, 7)], 3, {False}, True),
+        ([(PartMark.END, 7)], 0, set(), True),
+        ([(PartMark.STACKS, 7)], 3, {True}, True),
+        ([(PartMark.END, 7)], 0, set(), True),
+    ]

@@ -54,13 +54,13 @@ class Signals:
         wishes: Iterable[int] = (),
         *,
         stops: bool,
-        has_command: bool = False,
+        starts: bool = False,
     ) -> None:
         """Catches signals from here on.
 
         ``take`` gets each terminating signal; it returns whether tracing ends. ``wishes``: signals
-        that are kept until they are answered. ``stops``: whether ^Z suspends tracelloc.
-        ``has_command``: a program is started, and inherits ignored signals.
+        that are kept until they are answered, as SIGUSR1 and SIGUSR2 are. ``stops``: whether ^Z
+        suspends tracelloc. ``starts``: a program is started, and inherits ignored signals.
         """
         self._last: tuple[int, float] | None = None  # The last terminating signal, and its time
         self._has_come = False  # Whether a signal has requested the end
@@ -75,11 +75,11 @@ class Signals:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in not_ignored(_ENDING, interrupts=not has_command):
+        for number in not_ignored(_ENDING, interrupts=not starts):
             signal.signal(number, self._note_end)
         if not stops:
             signal.signal(signal.SIGTSTP, self._note_stop)
-        for number in wishes:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, *wishes):
             signal.signal(number, self._note_wish)
 
     def fileno(self) -> int:

@@ -322,10 +322,7 @@ def _trace(options: Options, start: Start, front: FrontEnd, wishes: Sequence[int
     """Returns the exit status if tracelloc decides it, else 0."""
     say = front.messages.say_above_progress
     signals = Signals(
-        start.ends_on_signal,
-        (signal.SIGUSR1, signal.SIGUSR2, *wishes),
-        stops=not options.trace.follow,
-        has_command=bool(options.command),
+        start.ends_on_signal, wishes, stops=not options.trace.follow, starts=bool(options.command)
     )
     with ExitStack() as stack:
         chosen = options.filters_paths, options.filter_groups

@@ -1,7 +1,7 @@
 """Checks for leaks: ``run --leaks`` at the end of a program, and each test of a pytest.
 
-pytest's plug-in sends a line before and after each test (``tracelloc/testing/measuring.py``), and
-waits for each answer. So figures are of the test alone, without the plug-in's own work.
+pytest's plug-in (``tracelloc/testing/measuring.py``) marks the beginning and end of each test among
+the events, and asks for the figures of some tests at a time.
 """
 
 import json
@@ -45,7 +45,7 @@ from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, 
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
-from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
+from tracelloc.testing import SEARCH, VARIABLE
 from tracelloc.text import printable
 
 _LOOK_S: Final = 0.5
@@ -220,30 +220,24 @@ class TestRun:
         self._is_open = bool(data)
         *requests, self._received = (self._received + data).split(b"\n")
         for request in requests:
-            reply = b""
-            if request in BEGINNINGS:
-                kind = BEGINNINGS.index(request)
-                run.session.parts.begin(with_stacks=kind > 0, keeps=kind > 1)
-            elif request == SEARCH:
-                reply = json.dumps(self._searched(run)).encode()
-            else:
-                reply = json.dumps(self._measured(run, json.loads(request))).encode()
-            self._channel.sendall(reply + b"\n")
+            reply = self._searched(run) if request == SEARCH else self._measured(run)
+            self._channel.sendall(json.dumps(reply).encode() + b"\n")
 
-    def _measured(self, run: Run, limit: int | None) -> dict[str, Any]:
-        figures = run.session.parts.end(limit)
-        reply: dict[str, Any] = {
-            "peak_bytes": figures.peak_bytes,
-            "allocated_bytes": figures.allocated_bytes,
-            "allocated_blocks": figures.allocated_count,
-            "live_bytes": figures.live_bytes,
-            "live_blocks": figures.live_count,
-        }
-        if figures.at_peak:  # above the limit
-            reply["at_peak"] = _at_peak(run, figures.at_peak[:_MOST_NAMED])
-        if figures.problem:
-            reply["problem"] = figures.problem
-        return reply
+    def _measured(self, run: Run) -> dict[str, Any]:
+        """Returns the figures of new tests, by their numbers, and why some may be incomplete."""
+        ended, problem = run.session.parts.take_figures()
+        reply: dict[str, Any] = {}
+        for number, figures in ended.items():
+            one = reply[str(number)] = {
+                "peak_bytes": figures.peak_bytes,
+                "allocated_bytes": figures.allocated_bytes,
+                "allocated_blocks": figures.allocated_count,
+                "live_bytes": figures.live_bytes,
+                "live_blocks": figures.live_count,
+            }
+            if figures.at_peak:  # above the limit
+                one["at_peak"] = _at_peak(run, figures.at_peak[:_MOST_NAMED])
+        return {"tests": reply, "problem": problem}
 
     def _searched(self, run: Run) -> dict[str, Any]:
         """Returns the leaks since the last search by the numbers of tests, or a problem."""

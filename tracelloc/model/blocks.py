@@ -239,7 +239,6 @@ class PartFigures:
     live_bytes: int  # Bytes that are live at the end of the part
     live_count: int
     at_peak: Sequence[tuple[int, BlockSum]]  # Stacks whose blocks were live at the peak
-    problem: str = ""  # Why events are missing; empty if none are
 
 
 # Who holds blocks: the ways that lead to them from outside the heap, at one time.

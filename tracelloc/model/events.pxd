@@ -41,6 +41,7 @@ cdef extern from "event.h":
         EVENT_RESTORE
         EVENT_LATE_ALLOC
         EVENT_INNER_FREE
+        EVENT_PART
         EVENT_FORK
 
 cdef struct Pair:  # of map ``pairs``

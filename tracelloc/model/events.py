@@ -44,7 +44,17 @@ class EventKind(IntEnum):
     MAP = 7
     UNMAP = 8
     UNMAP_FAILED = 9
+    PART = 13
     FORK = 14
+
+
+class PartMark(IntEnum):
+    """What marks parts of a run (``enum part_mark``)."""
+
+    END = 1
+    PLAIN = 2
+    STACKS = 3
+    KEEPS = 4
 
 
 U64 = npt.NDArray[np.uint64]

@@ -5,8 +5,6 @@ from typing import Final
 # Environment variable that tells the plug-in the number of its socket, and the names of variables
 # that were added for the Python that runs the tests.
 VARIABLE: Final = "TRACELLOC_TESTS"
-# Requests of the plug-in: a test begins, without call stacks or with them, and what earlier ones
-# have left is forgotten, or kept for a search; a search. Any other one ends a test: the limit of
-# its peak in bytes, or null.
-BEGINNINGS: Final = b"begin, no stacks", b"begin", b"begin, keep"
+# Requests of the plug-in: the figures of the tests that have ended since the last one; a search.
+FIGURES: Final = b"figures"
 SEARCH: Final = b"search"

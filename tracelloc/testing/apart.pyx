@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Calls tests far down the stack, and tells the preloaded library which line of them runs.
+"""Calls tests far down the stack, and tells the preloaded library when, and which line runs.
 
 A pointer that a test has left in its part of the stack would make a leaked block look reachable as
 soon as another function's frame lies there.
@@ -8,10 +8,14 @@ CPython calls the function that is set by ``_PyInterpreterState_SetEvalFrameFunc
 a frame. That function waits for the frame of the test, and is away while the test runs.
 """
 
+from libc.stdint cimport uint64_t
+
 cdef extern from *:
     """
     #include <dlfcn.h>
+    #include <linux/types.h>
     #include <stdint.h>
+    #include "event.h"
 
     typedef PyObject *(*evaluator)(void *thread, uint64_t *frame, int thrown);
 
@@ -91,8 +95,20 @@ cdef extern from *:
         awaits = 0;
         return result;
     }
+
+    static void mark_part(uint64_t mark, uint64_t value)
+    {
+        void (*tell)(uint64_t, uint64_t) = dlsym(RTLD_DEFAULT, "tracelloc_preload_part");
+
+        if (tell)
+            tell(mark, value);
+    }
     """
     object call_far_down(object function, object code)
+    void mark_part(uint64_t mark, uint64_t value)
+    enum:
+        PART_END
+        PART_PLAIN
 
 
 def call_apart(function, code):
@@ -101,3 +117,14 @@ def call_apart(function, code):
     While a function with this code object (or None) runs, its line belongs to call stacks.
     """
     return call_far_down(function, code)
+
+
+def begin_part(kind, number):
+    """Begins a test. ``kind``: counted from PART_PLAIN of enum part_mark; ``number``: the test's."""
+    mark_part(PART_PLAIN + kind, number)
+
+
+def end_part(limit_bytes):
+    """Ends a test: no allocations are reported from here on. ``limit_bytes``: of its peak, or None.
+    """
+    mark_part(PART_END, 0 if limit_bytes is None else limit_bytes + 1)

@@ -17,14 +17,15 @@ from gc import collect, freeze, get_stats
 from json import dumps, loads
 from os import getpid
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import pytest
 
 from tracelloc import __version__
 from tracelloc.dataclass import dataclass
-from tracelloc.testing import BEGINNINGS, SEARCH, VARIABLE
-from tracelloc.testing.apart import call_apart
+from tracelloc.testing import FIGURES, SEARCH, VARIABLE
+from tracelloc.testing.apart import begin_part, call_apart, end_part
 from tracelloc.text import format_size, parse_size, plural, printable
 
 
@@ -135,13 +136,18 @@ def _stack(leak: dict[str, Any]) -> Stack:
     return Stack(tuple(frames))
 
 
-# The name of a test's run (it may have several), and its figures; None: it has not begun.
-_FOUND: Final = pytest.StashKey[tuple[str, dict[str, Any]] | None]()
+# The name of a test's run (it may have several); None: it has not begun.
+_RUN: Final = pytest.StashKey[str | None]()
 # Words of a block that may point to the type of a Python object: behind the collector's words.
 _TYPE_WORDS: Final = (1, 3, 5)
 _UNITS: Final = "bytes", "blocks"
+_FIGURES: Final = "peak_bytes", "allocated_bytes", "allocated_blocks", "live_bytes", "live_blocks"
+_LOST: Final = {**dict.fromkeys(_FIGURES, 0), "problem": "its events are missing"}
 _NO_LEAKS: Final = {"leaked_bytes": 0, "leaked_blocks": 0, "leaks": ()}
 _MOST_BLOCKS: Final = 30_000  # That tests may leave until they are searched for
+# After how many tests, or how long, their figures are asked for.
+_MOST_WAITING: Final = 64
+_LONGEST_WAIT_S: Final = 0.25
 
 
 def _collections() -> list[int]:
@@ -174,7 +180,7 @@ def _code_of(item: pytest.Item) -> Any:
 
 
 class Channel:
-    """A connection to the tracelloc that started this process. Waiting allocates nothing."""
+    """A connection to the tracelloc that started this process."""
 
     def __init__(self) -> None:
         """Takes over the inherited socket, and removes tracelloc's environment variables."""
@@ -184,23 +190,16 @@ class Channel:
         self.pid = getpid()
         self._socket = socket.socket(fileno=int(number))
         self._socket.set_inheritable(False)
-        self._one, self._piece = bytearray(1), bytearray(1 << 16)
-        self._send, self._receive = self._socket.send, self._socket.recv_into
-
-    def begin(self, request: bytes) -> None:
-        """Begins the figures of a test."""
-        self._send(request)
-        self._receive(self._one)
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        """Returns the answer of ``TestRun``. The request is made before a test begins."""
-        self._send(request)
-        answer = bytearray()
+        """Returns the answer of ``TestRun``."""
+        self._socket.sendall(request + b"\n")
+        answer = b""
         while not answer.endswith(b"\n"):
-            count = self._receive(self._piece)
-            if not count:
+            piece = self._socket.recv(1 << 16)
+            if not piece:
                 raise EOFError("tracelloc has ended")
-            answer += self._piece[:count]
+            answer += piece
         found: dict[str, Any] = loads(answer)
         return found
 
@@ -220,6 +219,9 @@ class TestMemory:
         self._unmeasured = 0
         self._runs = 0
         self._begun: list[str] = []  # Runs of the test functions that this process has begun
+        self._asked, self._asked_s = 0, monotonic()  # How many figures were asked for, and when
+        self._figures: dict[str, dict[str, Any]] = {}  # By runs
+        self._unsent: dict[str, dict[str, Any]] = {}  # Figures that no report has
         self._leaks: dict[str, dict[str, Any]] = {}  # What searches have found, by runs
         self._searched = 0  # Number of functions that the last search was after
         self._unsearched = 0  # Blocks that tests since then have left
@@ -243,20 +245,19 @@ class TestMemory:
         """Measures a test's own function, without its fixtures."""
         if (channel := self._channel) is None:
             return (yield)
-        item.stash[_FOUND] = None
+        item.stash[_RUN] = None
         limits = limits_of(item)
-        begin, runtest, own = channel.begin, item.runtest, vars(item).get("runtest")
-        end = dumps(limits.memory_bytes).encode() + b"\n"
+        runtest, own = item.runtest, vars(item).get("runtest")
         # Leaks and peaks beyond limits are shown with their call stacks.
         is_limited = limits.leaks is not None or limits.memory is not None
-        request = BEGINNINGS[2 if self._searches_all else is_limited] + b"\n"
+        kind = 2 if self._searches_all else int(is_limited)
         self._runs += 1
         name = f"{self._worker} {self._runs}"
-        collections = _collections()
+        collections, number = _collections(), len(self._begun) + 1
 
         def run() -> None:
             self._begun.append(name)
-            begin(request)
+            begin_part(kind, number)
             runtest()
 
         code = _code_of(item)
@@ -272,30 +273,35 @@ class TestMemory:
             found: dict[str, Any] = {}
             # Another plug-in may have skipped the test, or the test have forked this process.
             if name in self._begun[-1:] and self._channel is not None:
-                found = self._measured(channel, name, end, may_search=limits.leaks is not None)
-                item.stash[_FOUND] = name, found
-        if lines := broken_limits(limits, found) if found else []:
+                end_part(limits.memory_bytes)
+                item.stash[_RUN] = name
+                count = len(self._begun) - self._asked
+                if is_limited or count >= _MOST_WAITING or monotonic() > self._asked_s:
+                    self._ask(channel, may_search=limits.leaks is not None)
+                    found = self._figures[name] | self._leaks.get(name, {})
+        if lines := broken_limits(limits, found) if is_limited and found else []:
             pytest.fail("\n".join(lines), pytrace=False)
         return result
 
-    def _measured(
-        self, channel: Channel, name: str, end: bytes, *, may_search: bool
-    ) -> dict[str, Any]:
-        """Ends the figures of a test's run, and returns them."""
-        found = channel.ask(end) | _NO_LEAKS
-        self._unsearched += found["live_blocks"]
-        is_due = self._searches_all and self._unsearched > _MOST_BLOCKS
-        if is_due or (may_search and found["live_blocks"]):
+    def _ask(self, channel: Channel, *, may_search: bool) -> None:
+        """Asks for the figures of tests that have ended, and searches for their leaks if due."""
+        answer = channel.ask(FIGURES)
+        problem = {"problem": answer["problem"]} if answer["problem"] else {}
+        for number, name in enumerate(self._begun[self._asked :], self._asked + 1):
+            figures = answer["tests"].get(str(number), _LOST) | problem | _NO_LEAKS
+            self._figures[name] = self._unsent[name] = figures
+            self._unsearched += figures["live_blocks"]
+        live = self._figures[self._begun[-1]]["live_blocks"]
+        self._asked, self._asked_s = len(self._begun), monotonic() + _LONGEST_WAIT_S
+        if (may_search and live) or (self._searches_all and self._unsearched > _MOST_BLOCKS):
             self._search(channel)
-            found |= self._leaks.get(name, {})
-        return found
 
     def _search(self, channel: Channel) -> None:
         """Searches for what the tests since the last search have leaked."""
         collect()
         # What ended functions have left in the memory of Python's frames: 160 KiB.
         _places["overwrite"](_DEPTH)
-        found = channel.ask(SEARCH + b"\n")
+        found = channel.ask(SEARCH)
         leaks: dict[str, list[dict[str, Any]]] = found.get("leaks", {})
         types = _known_types() if leaks else {}
         for number, some in leaks.items():
@@ -314,8 +320,9 @@ class TestMemory:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Adds the figures to the report, which xdist sends to the main process."""
         report = yield
-        if call.when == "call" and _FOUND in item.stash:
-            report.tracelloc = item.stash[_FOUND]  # type: ignore[attr-defined]
+        if call.when == "call" and _RUN in item.stash:
+            unsent, self._unsent = self._unsent, {}
+            report.tracelloc = item.stash[_RUN], unsent  # type: ignore[attr-defined]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -325,9 +332,11 @@ class TestMemory:
             return
         if not hasattr(report, "tracelloc"):
             self._unmeasured += 1
-        elif report.tracelloc is not None:
-            name, found = report.tracelloc
-            self._tests[name] = {"test": report.nodeid, "outcome": report.outcome, **found}
+        else:
+            name, figures = report.tracelloc
+            self._figures |= figures
+            if name is not None:
+                self._tests[name] = {"test": report.nodeid, "outcome": report.outcome}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: list[Any]) -> None:
@@ -340,17 +349,22 @@ class TestMemory:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Takes what a worker has found."""
-        self._leaks |= getattr(node, "workeroutput", {}).get("tracelloc", {})
+        figures, leaks = getattr(node, "workeroutput", {}).get("tracelloc", ({}, {}))
+        self._figures |= figures
+        self._leaks |= leaks
 
     def pytest_sessionfinish(self) -> None:
         """Searches the last time, and writes the file of ``--tracelloc-json``."""
-        if self._channel is not None and self._unsearched and self._searches_all:
-            self._search(self._channel)
+        if (channel := self._channel) is not None:
+            if len(self._begun) > self._asked:
+                self._ask(channel, may_search=False)
+            if self._unsearched and self._searches_all:
+                self._search(channel)
         if hasattr(self._config, "workeroutput"):
-            self._config.workeroutput["tracelloc"] = self._leaks
+            self._config.workeroutput["tracelloc"] = self._unsent, self._leaks
             return
         for name, test in self._tests.items():
-            test.update(self._leaks.get(name, {}))
+            test.update(self._figures.get(name, _LOST | _NO_LEAKS) | self._leaks.get(name, {}))
         if path := self._config.getoption("tracelloc_json"):
             file = Path(self._config.invocation_params.dir, path)
             content = {"tracelloc": __version__, "tests": list(self._tests.values())}

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from tracelloc.model.events cimport EVENT_FORK, EVENT_LAP_BIT, event, kind_of, stack
+from tracelloc.model.events cimport EVENT_LAP_BIT, EVENT_PART, event, kind_of, stack
 
 cdef extern from *:
     """
@@ -140,12 +140,12 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
     return found
 
 
-def find_fork(const uint8_t[::1] records, Py_ssize_t at):
-    """Returns the index of the first EVENT_FORK at or after ``at``; if none, the record count."""
+def find_mark(const uint8_t[::1] records, Py_ssize_t at):
+    """Returns the index of the first event of all blocks at or after ``at``; if none, the count."""
     cdef const event* events = <const event*>&records[0]
     cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
     with nogil:
-        while at < n and kind_of(&events[at]) != EVENT_FORK:
+        while at < n and kind_of(&events[at]) < EVENT_PART:
             at += 1
     return at
 

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from tracelloc.errors import TracellocError
 from tracelloc.model.blocks import Blocks, PartFigures
+from tracelloc.model.events import EVENT_SIZE_MASK, PartMark
 from tracelloc.model.figures import U64
 from tracelloc.model.lostmemory import ExitLeaks
 from tracelloc.record.heapwalk.arenas import NO_ENTRIES
@@ -35,30 +37,29 @@ class Parts:
         """``lock`` guards the processes. ``drain`` applies events; its result is true if any."""
         self._lock, self._drain = lock, drain
         self._sources, self._processes = sources, processes
-        self._begins_ns: list[int] = []
+        self._begins_ns: dict[int, int] = {}  # When parts began, by their numbers
+        self._ended: dict[int, PartFigures] = {}  # By numbers of parts; not taken yet
         self._kept = Blocks.empty()  # Blocks of earlier parts that are still to be searched for
         self._searched_ns = 0  # When blocks were last searched for, or forgotten
-        self._problem = ""  # Why a part's events are incomplete, since then
+        self._problem = ""  # Why events of a part are incomplete, since then
+        processes.note_part = self._note
 
-    def begin(self, *, with_stacks: bool, keeps: bool) -> None:
-        """Begins a part, numbered from 1, with or without the call stacks of its blocks.
-
-        ``keeps``: blocks of earlier parts are searched for.
-        """
-        with self._lock:
-            # Before it is drained: times of events that come later are reckoned from then on.
-            root, now_ns = self._processes.root, time.monotonic_ns()
-            self.drain_reported()
-            if keeps:
-                self._problem = self._problem or (self._begins_ns and root.why_incomplete()) or ""
-                self._kept = self._left()
-            else:
-                self._forget(now_ns)
-            self._begins_ns.append(now_ns)
-            root.begin_part(now_ns)
-            if len(self._kept):
-                root.table.watch_addresses(watch=True)
-            self._sources.set_hiding(False, with_stacks=with_stacks)
+    def _note(self, mark: np.void) -> None:
+        """Begins or ends a part; all events before its mark have been applied."""
+        root, now_ns = self._processes.root, int(mark["time_ns"])
+        kind, size = int(mark["address"]), int(mark["size_tag"]) & EVENT_SIZE_MASK
+        if kind == PartMark.END:
+            number = next(reversed(self._begins_ns), 0)
+            self._ended[number] = root.part(size - 1 if size else None)
+            return
+        if kind == PartMark.KEEPS:
+            self._kept = self._left()
+        else:
+            self._forget(now_ns)
+        self._begins_ns[size] = now_ns
+        root.begin_part(now_ns)
+        if len(self._kept):
+            root.table.watch_addresses(watch=True)
 
     def _left(self) -> Blocks:
         root = self._processes.root
@@ -69,15 +70,17 @@ class Parts:
     def _forget(self, now_ns: int) -> None:
         self._kept, self._searched_ns, self._problem = Blocks.empty(), now_ns, ""
 
-    def end(self, most_bytes: int | None) -> PartFigures:
-        """Ends a part: returns its figures. No allocations are reported from now on.
+    def take_figures(self) -> tuple[dict[int, PartFigures], str]:
+        """Returns the figures of parts that have ended since the last call, by their numbers.
 
-        The stacks at its peak are given if that is above ``most_bytes``.
+        The second result is why events of some of them are missing; empty if none are.
         """
         with self._lock:
-            self._sources.set_hiding(True)
             self.drain_reported()
-            return self._processes.root.part(most_bytes)
+            problem = self._processes.root.forget_gaps()
+            self._problem = self._problem or problem
+            ended, self._ended = self._ended, {}
+            return ended, problem
 
     def find_leaks(self, checked: Tracee, threads: Sequence[ThreadRegisters]) -> ExitLeaks | None:
         """Finds blocks that nothing points to. All threads must be stopped.
@@ -96,8 +99,10 @@ class Parts:
                 self._forget(time.monotonic_ns())
         if problem:
             return ExitLeaks(problem=problem)
-        begins_ns = np.array(self._begins_ns, np.uint64)
-        return leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
+        begins_ns, numbers = np.array([*self._begins_ns.values()], np.uint64), [0, *self._begins_ns]
+        found = leaks_at_exit(checked, self._lock, threads, blocks, begins_ns)
+        stacks = tuple(replace(one, part=numbers[one.part]) for one in found.stacks)
+        return replace(found, stacks=stacks)
 
     def store_stacks(self, wanted: Set[int]) -> None:
         """Stores the frames of these stacks, for snapshots. Most stacks of parts are not needed."""

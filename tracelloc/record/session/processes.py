@@ -20,10 +20,16 @@ import numpy.typing as npt
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.heap.heap import Heap
-from tracelloc.model.events import EventBatch, Events
+from tracelloc.model.events import (
+    EVENT_KIND_MASK,
+    EVENT_SIZE_BITS,
+    EventBatch,
+    EventKind,
+    Events,
+)
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.drain import by_image
-from tracelloc.record.kernel.records import find_fork
+from tracelloc.record.kernel.records import find_mark
 from tracelloc.record.mallocs.discovery import Module
 from tracelloc.record.process.identity import forked_target, target_of
 from tracelloc.record.process.procfs import Process
@@ -58,6 +64,7 @@ class Processes:
         # By thread: children whose fork mark is still to come; None: not traced
         self._unmarked: dict[int, deque[Tracee | None]] = {}
         self._moves = 0
+        self.note_part: Callable[[np.void], object] = lambda _: None  # Gets the first one's marks
         self.feed = StackFeed(
             context.sources,
             finishes=context.config.capture.use_rows,
@@ -121,16 +128,19 @@ class Processes:
             self.give_up(tracee.process.pid, TargetError(why))
 
     def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
-        """Applies events of one memory image, and forks a child's heap at each fork mark."""
+        """Applies events of one memory image; forks a child's heap at each fork mark."""
         records, start, by_time = events.view(np.uint8), 0, batch.image is not None
         in_order = not batch.overflowed
         while True:
-            fork = len(events) if by_time else find_fork(records, start)
-            tracee.table.apply(events[start:fork], in_order=in_order, by_time=by_time)
-            if fork == len(events):
+            mark = find_mark(records, start)
+            tracee.table.apply(events[start:mark], in_order=in_order, by_time=by_time)
+            if mark == len(events):
                 break
-            self._note_fork(tracee, int(events["tid"][fork]))
-            start = fork + 1
+            if int(events["size_tag"][mark]) >> EVENT_SIZE_BITS & EVENT_KIND_MASK == EventKind.FORK:
+                self._note_fork(tracee, int(events["tid"][mark]))
+            elif tracee is self.root:
+                self.note_part(events[mark])
+            start = mark + 1
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
         known = self._by_image

@@ -210,7 +210,6 @@ class Tracee:
         self._part = LiveTable(self._numbers, table.totals.sample_bytes, table.temporary)
         self._part.cohorts.begin(now_ns)
         self.judging.stop()
-        self.gaps.forget()
 
     def part_blocks(self) -> Blocks:
         """Returns the live blocks of the part, with the stack numbers of the heap."""
@@ -221,7 +220,7 @@ class Tracee:
         return self.heap.stacks.indices(self._numbers.known()[stacks]).astype(np.uint32)
 
     def part(self, most_bytes: int | None) -> PartFigures:
-        """Returns the figures since ``begin_part``; all events must have been applied.
+        """Returns the figures since ``begin_part``.
 
         The stacks at its peak are given, largest first, if that is above ``most_bytes``.
         """
@@ -240,7 +239,6 @@ class Tracee:
             live_bytes=table.live_bytes,
             live_count=table.count,
             at_peak=at_peak,
-            problem=self.why_incomplete(),
         )
 
     def end(self) -> None:
@@ -258,6 +256,12 @@ class Tracee:
             return "its allocations were not reported"
         self.gaps.run_due(is_last=True)
         return self.gaps.gaps[0].reason if self.gaps.gaps else ""
+
+    def forget_gaps(self) -> str:
+        """Returns ``why_incomplete``, and forgets the gaps that have ended."""
+        why = self.why_incomplete()
+        self.gaps.forget()
+        return why
 
     def look_last(self) -> None:
         """Records what is missing from the figures, when no more events will come."""

@@ -60,12 +60,6 @@ class Sources:
         self._earlier += source.counters()
         source.close()
 
-    def set_hiding(self, hiding: bool, *, with_stacks: bool = True) -> None:
-        """Sets what libraries report (``PreloadedSource``)."""
-        for source in self._every:
-            if isinstance(source, PreloadedSource):
-                source.set_hiding(hiding, with_stacks=with_stacks)
-
     @property
     def waits_ms(self) -> tuple[int, int]:
         """How long the sources may be left unread, with many events and with few."""

@@ -60,7 +60,7 @@ def may_vouch() -> bool:
 _WAITS_MS: Final = 0, 10  # The reader must poll: the process makes no system call to wake it
 _IDLE_WAITS_MS: Final = 100, 100  # Used while there is nothing to read
 
-_NO_SIZE: Final = (1 << 64) - 1  # Larger than any block
+_NONE: Final = (1 << 64) - 1, 0  # Sizes of which there are no blocks, nor frees
 
 
 class PreloadedSource:
@@ -80,14 +80,13 @@ class PreloadedSource:
         """``say`` is told whether library or probes report, and why; ``attach`` puts a probe on the
         library's marker; ``is_alone``: no probes can take over; ``spares_runtimes``: leaves
         programs with supported runtimes to probes; ``max_stall_s``: see ``SharedArea.set_up``;
-        ``in_parts``: whether nothing is reported at first (``set_hiding``), and memory is cleared.
+        ``in_parts``: whether nothing is reported at first, and memory is cleared.
         """
-        self._is_hiding = self._has_nothing = self._clears = in_parts
+        self._in_parts = in_parts
         self.area: SharedArea | None = None
         self.say, self.attach, self.spares_runtimes = say, attach, spares_runtimes
         self.is_alone = is_alone
         self._config, self._max_stall_s = config, max_stall_s
-        self._most_frames = config.max_frames
         self._is_live = False
         self._words: SpaceControl | None = None
         self._earlier = np.zeros(len(Counter), np.uint64)  # Counters of areas already closed
@@ -97,14 +96,15 @@ class PreloadedSource:
 
     def connect(self, process: Process, mapping: Mapping, words: SpaceControl) -> None:
         """Takes events from a process's library from now on. Raises TargetError."""
-        inherited = shared_filters(process) if self.is_alone else 0
+        config, inherited = self._config, shared_filters(process) if self.is_alone else 0
         area = SharedArea(process, mapping, words.image, inherited)
         area.set_up(
-            max_frames=self._most_frames,
-            sizes=self._sizes,
-            sample_bytes=self._config.sample_bytes,
+            max_frames=config.max_frames,
+            # Until a part begins, nothing is reported.
+            sizes=_NONE if self._in_parts else (config.min_block_bytes, config.max_block_bytes),
+            sample_bytes=config.sample_bytes,
             max_stall_s=self._max_stall_s,
-            clears=self._clears,
+            clears=self._in_parts,
         )
         assert words.rows is not None
         words.rows.move(area.rows)
@@ -112,22 +112,6 @@ class PreloadedSource:
         self.area, self._words, self.failure = area, words, None
         if self._is_live:
             area.switch_on()
-
-    def set_hiding(self, hiding: bool, *, with_stacks: bool = True) -> None:
-        """Sets whether only frees are reported, no allocations; also in programs executed later.
-
-        ``with_stacks``: whether allocations are reported with their call stacks.
-        """
-        self._is_hiding, self._has_nothing = hiding, False
-        self._most_frames = self._config.max_frames if with_stacks else 0
-        if self.area is not None:
-            self.area.set_sizes(*self._sizes, self._most_frames)
-
-    @property
-    def _sizes(self) -> tuple[int, int | None]:
-        least = _NO_SIZE if self._is_hiding else self._config.min_block_bytes
-        # As long as no block has been reported, no free need be.
-        return least, 0 if self._has_nothing else self._config.max_block_bytes
 
     def disconnect(self) -> None:
         """Disconnects from the current memory image. May be called twice."""

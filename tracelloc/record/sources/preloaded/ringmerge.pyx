@@ -11,7 +11,8 @@ from time import monotonic_ns, sleep
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from tracelloc.model.events cimport (
-    EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LAP_BIT, EVENT_RESTORE, EVENT_SIZE_BITS, event, kind_of,
+    EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LAP_BIT, EVENT_PART, EVENT_RESTORE, EVENT_SIZE_BITS,
+    event, kind_of,
 )
 
 cdef extern from "preloaded/area.h":
@@ -106,7 +107,8 @@ _CALIBRATION_S = 0.002
 cdef enum:
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
     # Bit mask of possible kinds of events.
-    KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
+    BLOCKS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
+    KINDS = BLOCKS | 1 << EVENT_PART
 
 cdef uint64_t NEVER = <uint64_t>-1
 cdef int64_t LONGEST_NS = 5_000_000_000  # longest time for a thread to write an event

@@ -232,6 +232,7 @@ class SharedArea:
     ) -> None:
         """Sets what the process reports; called before ``switch_on``.
 
+        ``sizes``: of the smallest and the largest block reported; largest 0: no frees, either.
         ``max_stall_s``: how long a thread waits for tracelloc before it only counts events;
         ``clears``: whether malloc returns cleared memory.
         """
@@ -245,14 +246,8 @@ class SharedArea:
         self._ticks_per_s = ringmerge.ticks_per_second()
         self._field("max_stall", np.uint64)[0] = int(max_stall_s * self._ticks_per_s)
         self._field("clears", np.uint64)[0] = clears
-        self.set_sizes(*sizes, max_frames)
-
-    def set_sizes(self, least: int, most: int | None, max_frames: int) -> None:
-        """Sets the sizes of the smallest and the largest block (0: no frees either) reported.
-
-        ``max_frames``: most frames of their call stacks; 0: they have none.
-        """
         self._field("max_frames", np.uint32)[0] = max_frames
+        least, most = sizes
         self._field("min_size", np.uint64)[0] = least
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if most is None else most
 
