@@ -388,6 +388,75 @@ def test_new_blocks_are_cleared(folder: Path) -> None:
     run(folder, "--tracelloc", "dist/test_cleared.py", status=0)
 
 
+def test_a_signal_while_tracelloc_answers(folder: Path) -> None:
+    """A time limit may end the wait for a search: later tests have figures of their own."""
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_late.py").write_text(
+        "import pytest\nimport pyleak\nimport signal\n"
+        "def encode(size):\n    for _ in range(20):\n        pyleak.encode('x' * (size - 1))\n"
+        "def end(_, frame):\n"
+        "    while frame and frame.f_locals.get('request') != b'search':\n"
+        "        frame = frame.f_back\n"
+        "    if frame:\n"
+        "        signal.setitimer(signal.ITIMER_REAL, 0)\n        pytest.fail('late')\n"
+        "@pytest.mark.limit_leaks('0 B')\n"
+        "def test_late():\n    encode(1000)\n    signal.signal(signal.SIGALRM, end)\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)\n"
+        "@pytest.mark.limit_memory('1 MiB')\n"
+        "@pytest.mark.parametrize('n', range(3))\n"
+        "def test_later(n):\n    bytearray(100_000 * (n + 1))\n"
+        "@pytest.mark.limit_leaks('0 B')\n"
+        "def test_last():\n    encode(2000)\n"
+    )
+    run(folder, "--tracelloc", "--tracelloc-json", "late.json", "dist/test_late.py", status=1)
+    found = figures(folder / "late.json")
+    peaks = [found[f"later[{n}]"]["peak_bytes"] // 100_000 for n in range(3)]
+    assert peaks == [1, 2, 3]
+    assert {name for name, test in found.items() if test["outcome"] == "failed"} == {"late", "last"}
+    for name, size in (("late", 1000), ("last", 2000)):
+        assert {one["bytes"] // one["blocks"] for one in found[name]["leaks"]} == {size}, name
+
+
+def test_the_end_of_tracelloc(folder: Path) -> None:
+    """Tests go on; limits that could not be checked fail theirs, and others say why."""
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_ended.py").write_text(
+        "import os\nimport pytest\nimport signal\n"
+        "def test_first():\n    bytearray(100_000)\n"
+        "def test_end():\n    os.kill(os.getppid(), signal.SIGKILL)\n"
+        "@pytest.mark.limit_memory('1 MiB')\n"
+        "def test_memory():\n    pass\n"
+        "@pytest.mark.limit_leaks('0 B')\n"
+        "def test_leaks():\n    pass\n"
+        "@pytest.mark.parametrize('n', range(100))\n"
+        "def test_more(n):\n    bytearray(1 << 20)\n"
+    )
+    options = "--tracelloc", "-n", "1", "--tracelloc-json", "ended.json", "dist/test_ended.py"
+    done = run(folder, *options, status=1)
+    found = figures(folder / "ended.json")
+    assert found["first"]["peak_bytes"] > 100_000
+    failed = {name for name, test in found.items() if test["outcome"] == "failed"}
+    assert failed == {"memory", "leaks"}
+    assert {test.get("problem") for test in found.values()} == {"tracelloc has ended"}
+    assert 'limit_memory("1 MiB"): not checked: tracelloc has ended\n' in done.stdout
+    assert 'limit_leaks("0 B"): not checked: tracelloc has ended\n' in done.stdout
+    assert "and 94 more tests with such problems\n" in done.stdout
+
+
+def test_limits_beyond_any_memory(folder: Path) -> None:
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_much.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', [pytest.param(n, marks=pytest.mark.limit_memory(f'{n} B'))\n"
+        "    for n in (2**46, 2**47, 2**56, 2**60, 2**64 - 1)])\n"
+        "def test_much(n):\n    bytearray(100_000)\n"
+    )
+    run(folder, "--tracelloc", "--tracelloc-json", "much.json", "dist/test_much.py", status=0)
+    found = figures(folder / "much.json").values()
+    assert [test["peak_bytes"] // 100_000 for test in found] == [1] * 5
+    assert not any("problem" in test for test in found)
+
+
 def test_without_the_option(folder: Path) -> None:
     """Markers are known and do nothing, and nothing is imported for them."""
     done = run(folder, "--strict-markers", "-q", status=1)

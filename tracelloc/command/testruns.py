@@ -219,9 +219,10 @@ class TestRun:
         data = self._channel.recv(1 << 16)
         self._is_open = bool(data)
         *requests, self._received = (self._received + data).split(b"\n")
-        for request in requests:
+        for line in requests:
+            request, number = line.split()
             reply = self._searched(run) if request == SEARCH else self._measured(run)
-            self._channel.sendall(json.dumps(reply).encode() + b"\n")
+            self._channel.sendall(json.dumps({"number": int(number), **reply}).encode() + b"\n")
 
     def _measured(self, run: Run) -> dict[str, Any]:
         """Returns the figures of new tests, by their numbers, and why some may be incomplete."""

@@ -109,6 +109,7 @@ cdef extern from *:
     enum:
         PART_END
         PART_PLAIN
+        EVENT_SIZE_BITS
 
 
 def call_apart(function, code):
@@ -127,4 +128,6 @@ def begin_part(kind, number):
 def end_part(limit_bytes):
     """Ends a test: no allocations are reported from here on. ``limit_bytes``: of its peak, or None.
     """
-    mark_part(PART_END, 0 if limit_bytes is None else limit_bytes + 1)
+    cdef uint64_t most = 1 << 46  # More than a process can have: such sizes are no block's
+
+    mark_part(PART_END, 0 if limit_bytes is None else min(limit_bytes + 1, most))

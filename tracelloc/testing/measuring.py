@@ -100,6 +100,8 @@ def broken_limits(limits: TestLimits, found: dict[str, Any]) -> list[str]:
                 lines += leak_lines(one)
         elif "problem" in found:
             lines.append(f"{limit}: not checked: {printable(found['problem'])}")
+    elif "problem" in found and not found["allocated_blocks"]:
+        lines.append(f'limit_memory("{limits.memory}"): not checked: {printable(found["problem"])}')
     return lines
 
 
@@ -190,18 +192,35 @@ class Channel:
         self.pid = getpid()
         self._socket = socket.socket(fileno=int(number))
         self._socket.set_inheritable(False)
+        self._sent = 0  # How many requests
+        self._received = b""
 
-    def ask(self, request: bytes) -> dict[str, Any]:
-        """Returns the answer of ``TestRun``."""
-        self._socket.sendall(request + b"\n")
-        answer = b""
-        while not answer.endswith(b"\n"):
-            piece = self._socket.recv(1 << 16)
-            if not piece:
-                raise EOFError("tracelloc has ended")
-            answer += piece
-        found: dict[str, Any] = loads(answer)
-        return found
+    def ask(self, request: bytes) -> Iterator[dict[str, Any]]:
+        """Yields the answer of ``TestRun``, and says why if there will be none.
+
+        Answers come before it for which an earlier call has not waited: a signal's handler, such as
+        that of a time limit, may have raised an exception there.
+        """
+        self._sent += 1
+        try:
+            self._socket.sendall(b"%s %d\n" % (request, self._sent))
+            yield from self._answers()
+        except (ConnectionError, EOFError):
+            yield {"problem": "tracelloc has ended"}
+
+    def _answers(self) -> Iterator[dict[str, Any]]:
+        answered = 0
+        while answered != self._sent:
+            line, end, rest = self._received.partition(b"\n")
+            if end:
+                answer = loads(line)
+                answered = answer["number"]
+                yield answer
+                self._received = rest  # Again, if an exception came before
+            elif piece := self._socket.recv(1 << 16):
+                self._received += piece
+            else:
+                raise EOFError
 
 
 class TestMemory:
@@ -285,12 +304,12 @@ class TestMemory:
 
     def _ask(self, channel: Channel, *, may_search: bool) -> None:
         """Asks for the figures of tests that have ended, and searches for their leaks if due."""
-        answer = channel.ask(FIGURES)
-        problem = {"problem": answer["problem"]} if answer["problem"] else {}
-        for number, name in enumerate(self._begun[self._asked :], self._asked + 1):
-            figures = answer["tests"].get(str(number), _LOST) | problem | _NO_LEAKS
-            self._figures[name] = self._unsent[name] = figures
-            self._unsearched += figures["live_blocks"]
+        problem: dict[str, str] = {}
+        for answer in channel.ask(FIGURES):
+            problem = self._take(answer) or problem
+        for name in self._begun[self._asked :]:
+            if name not in self._figures:
+                self._figures[name] = self._unsent[name] = _LOST | problem | _NO_LEAKS
         live = self._figures[self._begun[-1]]["live_blocks"]
         self._asked, self._asked_s = len(self._begun), monotonic() + _LONGEST_WAIT_S
         if (may_search and live) or (self._searches_all and self._unsearched > _MOST_BLOCKS):
@@ -301,18 +320,29 @@ class TestMemory:
         collect()
         # What ended functions have left in the memory of Python's frames: 160 KiB.
         _places["overwrite"](_DEPTH)
-        found = channel.ask(SEARCH)
-        leaks: dict[str, list[dict[str, Any]]] = found.get("leaks", {})
+        problem: dict[str, str] = {}
+        for answer in channel.ask(SEARCH):
+            problem = self._take(answer)
+        if problem:
+            for test in self._begun[self._searched if self._searches_all else -1 :]:
+                self._leaks[test] = self._leaks.get(test, {}) | problem
+        self._searched, self._unsearched = len(self._begun), 0
+
+    def _take(self, answer: dict[str, Any]) -> dict[str, str]:
+        """Takes the figures or leaks in an answer; returns why some are incomplete, if so."""
+        problem = {"problem": answer["problem"]} if answer.get("problem") else {}
+        for number, figures in answer.get("tests", {}).items():
+            name = self._begun[int(number) - 1]
+            self._figures[name] = self._unsent[name] = figures | problem | _NO_LEAKS
+            self._unsearched += figures["live_blocks"]
+        leaks: dict[str, list[dict[str, Any]]] = answer.get("leaks", {})
         types = _known_types() if leaks else {}
         for number, some in leaks.items():
             for leak in some:
                 leak["type"] = _type_of(leak, leak.pop("head"), types)
             total = {f"leaked_{unit}": sum(leak[unit] for leak in some) for unit in _UNITS}
             self._leaks[self._begun[int(number) - 1]] = {**total, "leaks": some}
-        if "problem" in found:
-            for test in self._begun[self._searched if self._searches_all else -1 :]:
-                self._leaks.setdefault(test, {})["problem"] = found["problem"]
-        self._searched, self._unsearched = len(self._begun), 0
+        return problem
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -394,9 +424,11 @@ class TestMemory:
         if rest := leaks[top:]:
             total = sum(leak["bytes"] for leak, _ in rest)
             write(f"and {amount(total)} of {plural(len(rest), 'more call stack')}")
-        for one in tests:
-            if "problem" in one:
-                write(f"{printable(one['test'])}: {printable(one['problem'])}")
+        problems = [one for one in tests if "problem" in one]
+        for one in problems[:top]:
+            write(f"{printable(one['test'])}: {printable(one['problem'])}")
+        if (more := len(problems) - top) > 0:
+            write(f"and {plural(more, 'more test')} with such problems")
 
 
 _ROW: Final = "{:>10} {:>10} {:>11} {:>10} {:>10}  {}"
