@@ -309,7 +309,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "Channel.ask = lambda self, request: asked.append(request) or ask(self, request)\n"
         "def pytest_unconfigure():\n    print('searches:', asked.count(b'search'))\n"
     )
-    (folder / "build").mkdir()  # Other tests do not collect it
+    (folder / "build").mkdir(exist_ok=True)  # Other tests do not collect it
     (folder / "build" / "test_many.py").write_text(
         "import pytest\nimport pyleak\nkept = []\n"
         "@pytest.mark.parametrize('n', range(8))\n"
@@ -441,6 +441,28 @@ def test_the_end_of_tracelloc(folder: Path) -> None:
     assert 'limit_memory("1 MiB"): not checked: tracelloc has ended\n' in done.stdout
     assert 'limit_leaks("0 B"): not checked: tracelloc has ended\n' in done.stdout
     assert "and 94 more tests with such problems\n" in done.stdout
+
+
+def test_reports_that_another_plugin_drops(folder: Path) -> None:
+    """Figures of earlier tests that they would have carried come with later ones."""
+    (folder / "build" / "dropped").mkdir(parents=True)  # Other tests do not collect it
+    (folder / "build" / "dropped" / "conftest.py").write_text(
+        "from _pytest.runner import runtestprotocol\n"
+        "def pytest_runtest_protocol(item, nextitem):\n"
+        "    if 'twice' in item.name:\n"
+        "        runtestprotocol(item, log=False, nextitem=nextitem)\n"
+    )
+    (folder / "build" / "dropped" / "test_dropped.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(5))\n"
+        "def test_first(n):\n    bytearray(100_000)\n"
+        "@pytest.mark.limit_memory('1 MiB')\n"
+        "def test_twice():\n    bytearray(100_000)\n"
+    )
+    options = "--tracelloc", "-n", "1", "--tracelloc-json", "dropped.json"
+    run(folder, *options, "build/dropped/test_dropped.py", status=0)
+    found = figures(folder / "dropped.json").values()
+    assert [test["peak_bytes"] // 100_000 for test in found] == [1] * 6
 
 
 def test_limits_beyond_any_memory(folder: Path) -> None:

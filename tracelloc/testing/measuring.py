@@ -351,10 +351,10 @@ class TestMemory:
         """Adds the figures to the report, which xdist sends to the main process."""
         report = yield
         if call.when == "call" and _RUN in item.stash:
-            unsent, self._unsent = self._unsent, {}
-            report.tracelloc = item.stash[_RUN], unsent  # type: ignore[attr-defined]
+            report.tracelloc = item.stash[_RUN], self._unsent  # type: ignore[attr-defined]
         return report
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collects the figures of a test's report."""
         # A subtest's memory is its test's.
@@ -364,6 +364,8 @@ class TestMemory:
             self._unmeasured += 1
         else:
             name, figures = report.tracelloc
+            if figures is self._unsent:  # Sent with this report: others may have been dropped
+                self._unsent = {}
             self._figures |= figures
             if name is not None:
                 self._tests[name] = {"test": report.nodeid, "outcome": report.outcome}
