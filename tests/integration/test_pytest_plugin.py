@@ -443,6 +443,25 @@ def test_the_end_of_tracelloc(folder: Path) -> None:
     assert "and 94 more tests with such problems\n" in done.stdout
 
 
+def test_a_test_that_closes_all_sockets(folder: Path) -> None:
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_closed.py").write_text(
+        "import os\n"
+        "def test_first():\n    bytearray(100_000)\n"
+        "def test_close():\n"
+        "    for one in range(3, 100):\n"
+        "        if os.path.exists(f'/proc/self/fd/{one}'):\n"
+        "            if os.readlink(f'/proc/self/fd/{one}').startswith('socket:'):\n"
+        "                os.close(one)\n"
+        "def test_last():\n    bytearray(100_000)\n"
+    )
+    options = "--tracelloc", "--tracelloc-no-search", "--tracelloc-json", "closed.json"
+    run(folder, *options, "dist/test_closed.py", status=0)
+    found = figures(folder / "closed.json")
+    assert found["first"]["peak_bytes"] // 100_000 == 1
+    assert found["last"]["problem"] == "a test has closed the connection to tracelloc"
+
+
 def test_reports_that_another_plugin_drops(folder: Path) -> None:
     """Figures of earlier tests that they would have carried come with later ones."""
     (folder / "build" / "dropped").mkdir(parents=True)  # Other tests do not collect it

@@ -4,6 +4,7 @@ A process that runs tests asks the tracelloc that has started it. With pytest-xd
 asks, and its figures come with its reports.
 """
 
+import errno
 import inspect
 import os
 import shlex
@@ -207,6 +208,10 @@ class Channel:
             yield from self._answers()
         except (ConnectionError, EOFError):
             yield {"problem": "tracelloc has ended"}
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOTSOCK):
+                raise  # It may be that of a signal's handler, such as TimeoutError
+            yield {"problem": "a test has closed the connection to tracelloc"}
 
     def _answers(self) -> Iterator[dict[str, Any]]:
         answered = 0
