@@ -80,7 +80,7 @@ capabilities: $(VENV)/.long ## run the tests that trace with the documented capa
 
 preloaded: $(VENV)/.long ## run the tests that trace with the preloaded library instead of probes
 	$(SUDO) env TEST_PRELOAD=1 "PATH=$$PATH" $(BIN)/python -m pytest \
-	    -m "not alone and not nightly" --numprocesses 2 --dist worksteal \
+	    -m "not alone and not nightly" --numprocesses 2 --dist worksteal -k "not injected" \
 	    $(addprefix tests/integration/test_,$(addsuffix .py,$(PRELOADED_TESTS))) $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.tools ## damage the input of every reader anew, for ten minutes (FUZZ_SECONDS)

@@ -462,6 +462,16 @@ def test_a_test_that_closes_all_sockets(folder: Path) -> None:
     assert found["last"]["problem"] == "a test has closed the connection to tracelloc"
 
 
+def test_a_worker_without_descriptors(folder: Path) -> None:
+    """Who has started it sees that it has closed its ends."""
+    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
+    (folder / "dist" / "test_none.py").write_text(
+        "import os\ndef test_none():\n    os.closerange(3, 200)\n"
+    )
+    done = run(folder, "--tracelloc", "-n", "1", "dist/test_none.py", status=1)
+    assert "crashed while running 'dist/test_none.py::test_none'" in done.stdout
+
+
 def test_reports_that_another_plugin_drops(folder: Path) -> None:
     """Figures of earlier tests that they would have carried come with later ones."""
     (folder / "build" / "dropped").mkdir(parents=True)  # Other tests do not collect it

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.commands import run
-from tests.harness import TARGETS, Builder, Target, Targets, Tracelloc, traced
+from tests.harness import TARGETS, USES_LIBRARY, Builder, Target, Targets, Tracelloc, traced
 
 pytestmark = pytest.mark.bpf
 
@@ -294,8 +294,9 @@ def test_libraries_that_were_closed_keep_their_names(
     report = tracer.last()
     assert {cause: count for cause, count in report["lost"].items() if count} == {}
     if (way, how) == ("attached", "copies"):
-        # Where no name leads to a file, nobody can read it once it is unmapped.
-        assert report["partial_allocations"] > rounds // 2
+        # Where no name leads to a file, nobody can read it once it is unmapped. (Programs wait for
+        # the reader of a library's events.)
+        assert report["partial_allocations"] > (0 if USES_LIBRARY else rounds // 2)
         return
     assert leaks_through_plugins(report) == {
         (name, "plugin_allocate", "use", "take_turns", "main", "libc"): rounds // TURNS[how]

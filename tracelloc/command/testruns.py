@@ -45,6 +45,7 @@ from tracelloc.show.report.pointers import LeakReport, NamedLeak, joined_leaks, 
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.system.invoker import effective_user
+from tracelloc.system.syscalls import closed_after
 from tracelloc.testing import SEARCH, VARIABLE
 from tracelloc.text import printable
 
@@ -200,6 +201,10 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
+        # Whoever started the program, such as pytest-xdist, waits for their other ends to be closed.
+        with closed_after(os.open(os.devnull, os.O_RDWR)) as nothing:
+            for number in (0, 1):
+                os.dup2(nothing, number)
         ends, run.namers.patience_s = run.session.end_fd, _PATIENCE_S
         while not run.signals.is_ending:
             requests = [self._channel.fileno()] if self._is_open else []
