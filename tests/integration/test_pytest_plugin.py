@@ -52,55 +52,44 @@ kept = []
 done = threading.Event()
 limited = pytest.mark.limit_leaks("0 B")
 
-
 def not_copied(stack):
     return all(frame.function != "copy_of" for frame in stack.frames)
-
 
 def encode(count):
     for _ in range(count):
         pyleak.encode("x" * 9999)
 
-
 def lose(size):
     for _ in range(20):
         libc.malloc(size)
 
-
 def test_nothing():
     pass
-
 
 class TestCase(unittest.TestCase):
     @limited
     def test_method(self):
         lose(5000)
 
-
 def test_lost():
     lose(1000)
-
 
 @limited
 def test_extension():
     encode(50)
 
-
 @pytest.mark.limit_leaks("200000 B")
 def test_tolerated():
     encode(20)
-
 
 @pytest.mark.limit_leaks("0 B", filter_fn=not_copied)
 def test_filtered():
     encode(30)
 
-
 @limited
 def test_cycle():
     ring = [bytearray(10_000)]
     ring.append(ring)
-
 
 @pytest.fixture
 def ring():
@@ -108,39 +97,34 @@ def ring():
     ring.ring = ring
     return [ring]
 
-
 def test_fixture(ring):
     gone = weakref.ref(ring.pop())
     gc.collect()
     assert gone() is None
 
-
 def test_reference():
     for _ in range(20):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(bytearray(8191)))
 
-
 @limited
+@pytest.mark.limit_memory("128 TiB")
 def test_container():
     for _ in range(20):
         pyleak.parse("the collector's list has it")
-
 
 @limited
 @pytest.mark.limit_memory("24 MiB")
 def test_small():
     numpy.ones(2 << 20)
 
-
 @pytest.mark.limit_memory("24 MiB")
 def test_large():
     numpy.ones(4 << 20)
 
-
 @limited
+@pytest.mark.limit_memory("15 EiB")
 def test_kept():
     kept.append(numpy.ones(1 << 17))
-
 
 def test_threads():
     begun = threading.Barrier(4)
@@ -155,12 +139,10 @@ def test_threads():
     begun.wait()
     lose(3000)
 
-
 @pytest.mark.limit_memory("0 B")
 def test_wrong():
     done.set()  # now that the test before has been checked
     assert kept == 1
-
 
 @pytest.mark.limit_memory("much")
 def test_marker():
@@ -216,6 +198,18 @@ def figures(path: Path) -> dict[str, dict[str, Any]]:
     Schema().check(content, "pytest")
     tests = content["tests"]
     return {one["test"].split("::", 1)[1].removeprefix("test_"): one for one in tests}
+
+
+def measured(
+    folder: Path, name: str, text: str, *options: str, status: int = 0
+) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Runs the tests in a text. Returns pytest's output, and the figures."""
+    place = Path("build", name)  # Other tests do not collect it
+    (folder / place).mkdir(parents=True, exist_ok=True)
+    (folder / place / f"test_{name}.py").write_text(text)
+    options = "--tracelloc", "--tracelloc-json", f"{name}.json", *options
+    done = run(folder, *options, str(place / f"test_{name}.py"), status=status)
+    return done.stdout, figures(folder / f"{name}.json")
 
 
 def check(found: dict[str, dict[str, Any]]) -> None:
@@ -309,8 +303,7 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "Channel.ask = lambda self, request: asked.append(request) or ask(self, request)\n"
         "def pytest_unconfigure():\n    print('searches:', asked.count(b'search'))\n"
     )
-    (folder / "build").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "build" / "test_many.py").write_text(
+    text = (
         "import pytest\nimport pyleak\nkept = []\n"
         "@pytest.mark.parametrize('n', range(8))\n"
         "def test_one(n, subtests):\n"
@@ -320,13 +313,12 @@ def test_one_search_serves_all_tests(folder: Path) -> None:
         "            pyleak.encode('x' * 9999)\n"
     )
     (folder / "known.txt").write_text("leak:call_far_down\n")  # Beyond the end of tests' stacks
-    options = "--tracelloc", "--tracelloc-json", "many.json"
-    options += "--tracelloc-suppressions", "known.txt"
-    done = run(folder, "-p", "counting", *options, "build/test_many.py", status=0)
-    assert "searches: 1\n" in done.stdout
-    assert "memory of 8 tests" in done.stdout
-    assert "not measured" not in done.stdout
-    leaks = {name: one["leaks"] for name, one in figures(folder / "many.json").items()}
+    options = "-p", "counting", "--tracelloc-suppressions", "known.txt"
+    output, found = measured(folder, "many", text, *options)
+    assert "searches: 1\n" in output
+    assert "memory of 8 tests" in output
+    assert "not measured" not in output
+    leaks = {name: one["leaks"] for name, one in found.items()}
     assert [name for name, some in leaks.items() if some] == ["one[3]"]
     (leak,) = leaks["one[3]"]
     assert leak["bytes"] == leak["blocks"] * 10_000
@@ -374,8 +366,7 @@ def test_functions_that_run_never_or_twice(folder: Path) -> None:
 
 def test_new_blocks_are_cleared(folder: Path) -> None:
     """Remains of pointers would hide leaks, and remains of objects give them types."""
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_cleared.py").write_text(
+    text = (
         "import ctypes\nlibc = ctypes.CDLL(None)\n"
         "for one in (libc.malloc, libc.realloc):\n    one.restype = ctypes.c_void_p\n"
         "def test_cleared():\n"
@@ -385,13 +376,12 @@ def test_new_blocks_are_cleared(folder: Path) -> None:
         "        libc.free(block)\n"
         "        assert ctypes.string_at(new(500), 500) == bytes(500)\n"
     )
-    run(folder, "--tracelloc", "dist/test_cleared.py", status=0)
+    measured(folder, "cleared", text)
 
 
 def test_a_signal_while_tracelloc_answers(folder: Path) -> None:
     """A time limit may end the wait for a search: later tests have figures of their own."""
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_late.py").write_text(
+    text = (
         "import pytest\nimport pyleak\nimport signal\n"
         "def encode(size):\n    for _ in range(20):\n        pyleak.encode('x' * (size - 1))\n"
         "def end(_, frame):\n"
@@ -402,14 +392,11 @@ def test_a_signal_while_tracelloc_answers(folder: Path) -> None:
         "@pytest.mark.limit_leaks('0 B')\n"
         "def test_late():\n    encode(1000)\n    signal.signal(signal.SIGALRM, end)\n"
         "    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)\n"
-        "@pytest.mark.limit_memory('1 MiB')\n"
-        "@pytest.mark.parametrize('n', range(3))\n"
+        "@pytest.mark.limit_memory('1 MiB')\n@pytest.mark.parametrize('n', range(3))\n"
         "def test_later(n):\n    bytearray(100_000 * (n + 1))\n"
-        "@pytest.mark.limit_leaks('0 B')\n"
-        "def test_last():\n    encode(2000)\n"
+        "@pytest.mark.limit_leaks('0 B')\ndef test_last():\n    encode(2000)\n"
     )
-    run(folder, "--tracelloc", "--tracelloc-json", "late.json", "dist/test_late.py", status=1)
-    found = figures(folder / "late.json")
+    _, found = measured(folder, "late", text, status=1)
     peaks = [found[f"later[{n}]"]["peak_bytes"] // 100_000 for n in range(3)]
     assert peaks == [1, 2, 3]
     assert {name for name, test in found.items() if test["outcome"] == "failed"} == {"late", "last"}
@@ -419,93 +406,61 @@ def test_a_signal_while_tracelloc_answers(folder: Path) -> None:
 
 def test_the_end_of_tracelloc(folder: Path) -> None:
     """Tests go on; limits that could not be checked fail theirs, and others say why."""
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_ended.py").write_text(
+    text = (
         "import os\nimport pytest\nimport signal\n"
         "def test_first():\n    bytearray(100_000)\n"
         "def test_end():\n    os.kill(os.getppid(), signal.SIGKILL)\n"
-        "@pytest.mark.limit_memory('1 MiB')\n"
-        "def test_memory():\n    pass\n"
-        "@pytest.mark.limit_leaks('0 B')\n"
-        "def test_leaks():\n    pass\n"
-        "@pytest.mark.parametrize('n', range(100))\n"
-        "def test_more(n):\n    bytearray(1 << 20)\n"
+        "@pytest.mark.limit_memory('1 MiB')\ndef test_memory():\n    pass\n"
+        "@pytest.mark.limit_leaks('0 B')\ndef test_leaks():\n    pass\n"
+        "@pytest.mark.parametrize('n', range(100))\ndef test_more(n):\n    bytearray(1 << 20)\n"
     )
-    options = "--tracelloc", "-n", "1", "--tracelloc-json", "ended.json", "dist/test_ended.py"
-    done = run(folder, *options, status=1)
-    found = figures(folder / "ended.json")
+    output, found = measured(folder, "ended", text, "-n", "1", status=1)
     assert found["first"]["peak_bytes"] > 100_000
     failed = {name for name, test in found.items() if test["outcome"] == "failed"}
     assert failed == {"memory", "leaks"}
     assert {test.get("problem") for test in found.values()} == {"tracelloc has ended"}
-    assert 'limit_memory("1 MiB"): not checked: tracelloc has ended\n' in done.stdout
-    assert 'limit_leaks("0 B"): not checked: tracelloc has ended\n' in done.stdout
-    assert "and 94 more tests with such problems\n" in done.stdout
+    assert 'limit_memory("1 MiB"): not checked: tracelloc has ended\n' in output
+    assert 'limit_leaks("0 B"): not checked: tracelloc has ended\n' in output
+    assert "and 94 more tests with such problems\n" in output
 
 
 def test_a_test_that_closes_all_sockets(folder: Path) -> None:
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_closed.py").write_text(
-        "import os\n"
+    text = (
+        "import os\nimport stat\n"
         "def test_first():\n    bytearray(100_000)\n"
         "def test_close():\n"
-        "    for one in range(3, 100):\n"
-        "        if os.path.exists(f'/proc/self/fd/{one}'):\n"
-        "            if os.readlink(f'/proc/self/fd/{one}').startswith('socket:'):\n"
-        "                os.close(one)\n"
+        "    for one in map(int, os.listdir('/proc/self/fd')):\n"
+        "        if os.path.exists(f'/proc/self/fd/{one}') and stat.S_ISSOCK(os.fstat(one)[0]):\n"
+        "            os.close(one)\n"
         "def test_last():\n    bytearray(100_000)\n"
     )
-    options = "--tracelloc", "--tracelloc-no-search", "--tracelloc-json", "closed.json"
-    run(folder, *options, "dist/test_closed.py", status=0)
-    found = figures(folder / "closed.json")
+    _, found = measured(folder, "closed", text, "--tracelloc-no-search")
     assert found["first"]["peak_bytes"] // 100_000 == 1
     assert found["last"]["problem"] == "a test has closed the connection to tracelloc"
 
 
 def test_a_worker_without_descriptors(folder: Path) -> None:
     """Who has started it sees that it has closed its ends."""
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_none.py").write_text(
-        "import os\ndef test_none():\n    os.closerange(3, 200)\n"
-    )
-    done = run(folder, "--tracelloc", "-n", "1", "dist/test_none.py", status=1)
-    assert "crashed while running 'dist/test_none.py::test_none'" in done.stdout
+    text = "import os\ndef test_none():\n    os.closerange(3, 200)\n"
+    output, _ = measured(folder, "none", text, "-n", "1", status=1)
+    assert "crashed while running 'build/none/test_none.py::test_none'" in output
 
 
 def test_reports_that_another_plugin_drops(folder: Path) -> None:
     """Figures of earlier tests that they would have carried come with later ones."""
-    (folder / "build" / "dropped").mkdir(parents=True)  # Other tests do not collect it
-    (folder / "build" / "dropped" / "conftest.py").write_text(
+    (folder / "dropping.py").write_text(
         "from _pytest.runner import runtestprotocol\n"
         "def pytest_runtest_protocol(item, nextitem):\n"
         "    if 'twice' in item.name:\n"
         "        runtestprotocol(item, log=False, nextitem=nextitem)\n"
     )
-    (folder / "build" / "dropped" / "test_dropped.py").write_text(
+    text = (
         "import pytest\n"
-        "@pytest.mark.parametrize('n', range(5))\n"
-        "def test_first(n):\n    bytearray(100_000)\n"
-        "@pytest.mark.limit_memory('1 MiB')\n"
-        "def test_twice():\n    bytearray(100_000)\n"
+        "@pytest.mark.parametrize('n', range(5))\ndef test_first(n):\n    bytearray(100_000)\n"
+        "@pytest.mark.limit_memory('1 MiB')\ndef test_twice():\n    bytearray(100_000)\n"
     )
-    options = "--tracelloc", "-n", "1", "--tracelloc-json", "dropped.json"
-    run(folder, *options, "build/dropped/test_dropped.py", status=0)
-    found = figures(folder / "dropped.json").values()
-    assert [test["peak_bytes"] // 100_000 for test in found] == [1] * 6
-
-
-def test_limits_beyond_any_memory(folder: Path) -> None:
-    (folder / "dist").mkdir(exist_ok=True)  # Other tests do not collect it
-    (folder / "dist" / "test_much.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('n', [pytest.param(n, marks=pytest.mark.limit_memory(f'{n} B'))\n"
-        "    for n in (2**46, 2**47, 2**56, 2**60, 2**64 - 1)])\n"
-        "def test_much(n):\n    bytearray(100_000)\n"
-    )
-    run(folder, "--tracelloc", "--tracelloc-json", "much.json", "dist/test_much.py", status=0)
-    found = figures(folder / "much.json").values()
-    assert [test["peak_bytes"] // 100_000 for test in found] == [1] * 5
-    assert not any("problem" in test for test in found)
+    _, found = measured(folder, "dropped", text, "-n", "1", "-p", "dropping")
+    assert [test["peak_bytes"] // 100_000 for test in found.values()] == [1] * 6
 
 
 def test_without_the_option(folder: Path) -> None:

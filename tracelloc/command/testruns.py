@@ -201,7 +201,7 @@ class TestRun:
         self._is_open = True
 
     def show(self, run: Run) -> None:
-        # Whoever started the program, such as pytest-xdist, waits for their other ends to be closed.
+        # Who started the program, as pytest-xdist does, waits until their other ends are closed.
         with closed_after(os.open(os.devnull, os.O_RDWR)) as nothing:
             for number in (0, 1):
                 os.dup2(nothing, number)
