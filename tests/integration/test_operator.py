@@ -9,16 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import (
-    PATIENCE_S,
-    Builder,
-    Target,
-    await_line,
-    read_line,
-    run_tracelloc,
-    started,
-    wait_until,
-)
+from tests import harness
 from tests.integration.test_groups import ControlGroup
 
 pytestmark = [pytest.mark.bpf, pytest.mark.long]
@@ -41,38 +32,38 @@ def pod() -> Iterator[tuple[ControlGroup, str]]:
     link.unlink()
     for path in missing:
         path.rmdir()
-    wait_until(lambda: not (group.path / "cgroup.procs").read_text())
+    harness.wait_until(lambda: not (group.path / "cgroup.procs").read_text())
     group.remove()
 
 
-def record(name: str, target: Target, blocks: int, file: Path) -> None:
-    with started(
+def record(name: str, target: harness.Target, blocks: int, file: Path) -> None:
+    with harness.started(
         "record", "--group", name, "--duration", "4s", "-o", file, module="tracelloc",
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     ) as recorder:  # fmt: skip
-        await_line(recorder.stderr, "tracing")
+        harness.await_line(recorder.stderr, "tracing")
         target.ask(f"alloc {blocks} {SIZE}")
-        recorder.communicate(timeout=PATIENCE_S)
+        recorder.communicate(timeout=harness.PATIENCE_S)
     assert recorder.returncode == 0
 
 
 def test_from_the_pod_to_the_flame_graph(
-    builder: Builder, pod: tuple[ControlGroup, str], tmp_path: Path
+    builder: harness.Builder, pod: tuple[ControlGroup, str], tmp_path: Path
 ) -> None:
     group, name = pod
-    target = Target([builder.c("lineage")])
+    target = harness.Target([builder.c("lineage")])
     group.take(target.pid)
     try:
         record(name, target, 100, tmp_path / "yesterday.rec")
 
         # Which pod will be killed, and when?
-        with started(
+        with harness.started(
             "top", "--json", "--count", 2, "--interval", "12s", module="tracelloc",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         ) as top:  # fmt: skip
-            read_line(top.stdout, "top")
+            harness.read_line(top.stdout, "top")
             target.ask(f"alloc 5000 {SIZE}")
-            groups = json.loads(read_line(top.stdout, "top"))["groups"]
+            groups = json.loads(harness.read_line(top.stdout, "top"))["groups"]
         (container,) = (each for each in groups if each["name"] == f"container {name}")
         assert [container[key] for key in ("namespace", "pod", "container")] == name.split("/")
         assert container["limit_bytes"] == LIMIT
@@ -80,17 +71,19 @@ def test_from_the_pod_to_the_flame_graph(
         assert container["growing_kind"] == "anonymous"
 
         # Which part of its memory is it? A trace within bounds, and yesterday beside it.
-        heap = json.loads(run_tracelloc("heap", "-p", target.pid, "--json", status=0).stdout)
+        heap = json.loads(
+            harness.run_tracelloc("heap", "-p", target.pid, "--json", status=0).stdout
+        )
         assert heap["in_use_bytes"] > 5000 * SIZE
         record(name, target, 7000, tmp_path / "today.rec")
     finally:
         target.kill()
     recordings = tmp_path / "yesterday.rec", tmp_path / "today.rec"
-    changes = run_tracelloc("diff", *recordings, status=0).stdout
+    changes = harness.run_tracelloc("diff", *recordings, status=0).stdout
     assert re.search(r"\+6,900\b|\+13\.\d MiB", changes), changes
-    run_tracelloc("report", recordings[1], "-o", tmp_path / "heap.html", status=0)
+    harness.run_tracelloc("report", recordings[1], "-o", tmp_path / "heap.html", status=0)
     assert "lineage" in (tmp_path / "heap.html").read_text()
-    run_tracelloc("report", *recordings, "-o", tmp_path / "stacks.csv", status=0)
+    harness.run_tracelloc("report", *recordings, "-o", tmp_path / "stacks.csv", status=0)
     header, first, *_ = (tmp_path / "stacks.csv").read_text().splitlines()
     row = dict(zip(header.split(","), first.split(","), strict=True))
     assert (row["bytes"], row["allocations"]) == (str(7000 * SIZE), "7000")

@@ -14,19 +14,8 @@ from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
 
 from tests.ui.source import drive, press, shop
+from tracelloc.ui import driver
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.driver import (
-    ASCII,
-    LEAST,
-    contrast,
-    first_theme,
-    is_light,
-    keep_theme,
-    luminance,
-    readable,
-    signal_colours,
-    wants_ascii,
-)
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +39,7 @@ class Collector(LineFilter):
                 continue
             back = style.bgcolor
             behind = background.rgb if back is None or back.triplet is None else tuple(back.triplet)
-            self.seen.add((text, contrast(tuple(front.triplet), behind)))
+            self.seen.add((text, driver.contrast(tuple(front.triplet), behind)))
         self.segments += segments
         return segments
 
@@ -79,7 +68,7 @@ def test_text_is_seen(tmp_path: Path, theme: str | None, monkeypatch: pytest.Mon
     seen = look(tmp_path, theme or "textual-dark").seen
     assert theme is None or len(seen) > 100
     # Rounded colours may miss it by a hair.
-    assert [(text, ratio) for text, ratio in seen if ratio < LEAST - 0.05] == []
+    assert [(text, ratio) for text, ratio in seen if ratio < driver.LEAST - 0.05] == []
 
 
 @pytest.mark.parametrize("theme", ANSI)
@@ -91,27 +80,27 @@ def test_with_the_terminals_colours_what_is_chosen_is_reversed(tmp_path: Path, t
 
 
 def test_contrast_themes_and_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
-    assert luminance((255, 0, 0)) == pytest.approx(0.2126)
-    assert readable((59, 59, 59), (30, 30, 30)) != (59, 59, 59)
+    assert driver.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert driver.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
+    assert driver.luminance((255, 0, 0)) == pytest.approx(0.2126)
+    assert driver.readable((59, 59, 59), (30, 30, 30)) != (59, 59, 59)
     for behind in ((30, 30, 30), (128, 128, 128), (250, 240, 230), (0, 0, 255)):
         for front in ((59, 59, 59), (255, 0, 0), (0, 128, 0), behind):
-            assert contrast(readable(front, behind), behind) >= LEAST
-    assert wants_ascii({"LANG": "C"})
-    assert not wants_ascii({"LANG": "C", "LC_ALL": "en_US.UTF-8"})
-    assert not wants_ascii({})
-    assert "│█▲ 漢 é".translate(ASCII) == "|#^ ?? ?"
+            assert driver.contrast(driver.readable(front, behind), behind) >= driver.LEAST
+    assert driver.wants_ascii({"LANG": "C"})
+    assert not driver.wants_ascii({"LANG": "C", "LC_ALL": "en_US.UTF-8"})
+    assert not driver.wants_ascii({})
+    assert "│█▲ 漢 é".translate(driver.ASCII) == "|#^ ?? ?"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert first_theme(os.open(os.devnull, os.O_RDONLY), BUILTIN_THEMES) == "textual-dark"
-    keep_theme("nord")
-    assert first_theme(-1, BUILTIN_THEMES) == "nord"
+    assert driver.first_theme(os.open(os.devnull, os.O_RDONLY), BUILTIN_THEMES) == "textual-dark"
+    driver.keep_theme("nord")
+    assert driver.first_theme(-1, BUILTIN_THEMES) == "nord"
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_one_red(theme: str) -> None:
     shades = BUILTIN_THEMES[theme].to_color_system().generate()
-    found = signal_colours(BUILTIN_THEMES[theme], MONOKAI)
+    found = driver.signal_colours(BUILTIN_THEMES[theme], MONOKAI)
     assert tuple(found.ansi_colors[1]) == Color.parse(shades["text-error"]).rgb
 
 
@@ -126,7 +115,7 @@ def test_the_terminals_background(answer: bytes, light: bool) -> None:
         tty.setraw(ours)  # no echo
         before = termios.tcgetattr(ours)
         os.write(its, answer)
-        assert is_light(ours) is light
+        assert driver.is_light(ours) is light
         assert os.read(its, 64).endswith(b"\x1b]11;?\x1b\\\x1b[c")
         assert termios.tcgetattr(ours) == before
     finally:

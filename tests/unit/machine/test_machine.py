@@ -11,15 +11,7 @@ import pytest
 
 from tests.harness import Target
 from tracelloc.errors import TargetError
-from tracelloc.machine.machinememory import (
-    GrowthHistory,
-    MachineMemory,
-    MemoryKind,
-    by_growth,
-    by_size,
-    machine_json,
-    machine_lines,
-)
+from tracelloc.machine import machinememory
 from tracelloc.machine.processes import GroupReader, ProcessReader, find_group
 from tracelloc.startup import TERMINAL_GUARD
 from tracelloc.system.confined import CONFINE
@@ -62,7 +54,7 @@ class Machine:
         """Sets a process's memory in KiB; what is not given is 0."""
         directory = self.proc / str(pid)
         directory.mkdir(exist_ok=True)
-        sizes = {kind.name.lower(): 0 for kind in MemoryKind} | kib
+        sizes = {kind.name.lower(): 0 for kind in machinememory.MemoryKind} | kib
         text = STATUS.format(
             name=name, anonymous=sizes["anonymous"], files=sizes["files"], shared=sizes["shared"],
             swapped=sizes["swapped"], tables=sizes["page_tables"],
@@ -75,7 +67,7 @@ class Machine:
             f"4:cpu,memory:{group}\n0::/else\n" if version_1 else f"0::{group}\n"
         )
 
-    def look(self, after_s: float = 0.0) -> MachineMemory:
+    def look(self, after_s: float = 0.0) -> machinememory.MachineMemory:
         self.now_s += after_s
         return self.reader.read_memory()
 
@@ -95,14 +87,14 @@ def test_what_is_shared_counts_in_part(machine: Machine) -> None:
             (machine.proc / f"{pid}/smaps_rollup").write_text(
                 f"head\nRss: 1000 kB\nPss: {kib} kB\n"
             )
-    processes = sorted(machine.look().processes, key=by_size)
+    processes = sorted(machine.look().processes, key=machinememory.by_size)
     assert [each.pid for each in processes] == [9, 8, 7]
     sizes = [(each.pss_bytes, each.held_bytes) for each in processes]
     assert sizes == [(None, 1060 << 10), (300 << 10, 351 << 10), (100 << 10, 151 << 10)]
     # It is read again after a minute.
     (machine.proc / "7/smaps_rollup").write_text("head\nPss: 400 kB\n")
     for after_s, order in (30, [9, 8, 7]), (31, [9, 7, 8]):
-        processes = sorted(machine.look(after_s).processes, key=by_size)
+        processes = sorted(machine.look(after_s).processes, key=machinememory.by_size)
         assert [each.pid for each in processes] == order
 
 
@@ -128,7 +120,7 @@ def test_growth_over_one_ten_and_sixty_minutes(machine: Machine) -> None:
         known.append(tuple(rate is not None for rate in process.trend.growth))
     # Not before half of the time has passed.
     assert [known.index((True, n > 0, n > 1)) for n in range(3)] == [1, 15, 90]
-    assert process.trend.growing_kind is MemoryKind.ANONYMOUS
+    assert process.trend.growing_kind is machinememory.MemoryKind.ANONYMOUS
     assert process.trend.growth == (
         60 << 10, 60 << 10, pytest.approx((10 * 60 + 50 * 6) / 60 * 1024, rel=0.05)
     )  # fmt: skip
@@ -152,7 +144,7 @@ def test_growth_goes_on_over_small_dips(machine: Machine) -> None:
 
 def test_growth_ends_and_takes_few_samples() -> None:
     """After a pause of half a minute, or of an eighth of its time; steps are no pauses."""
-    history = GrowthHistory([MemoryKind.ANONYMOUS])
+    history = machinememory.GrowthHistory([machinememory.MemoryKind.ANONYMOUS])
     grows, steps = history.add(0), history.add(0)
     seen: list[tuple[float, float]] = []
     for second in range(0, 401, 5):
@@ -163,7 +155,7 @@ def test_growth_ends_and_takes_few_samples() -> None:
     assert [growing for growing, _ in seen[16:24]] == [80, 85, 90, 95, 100, 105, 0, 0]
     assert all(growing == 0 for growing, _ in seen[22:])
     assert [growing for _, growing in seen[7:]] == list(range(35, 401, 5))
-    history = GrowthHistory([MemoryKind.SHARED])
+    history = machinememory.GrowthHistory([machinememory.MemoryKind.SHARED])
     row = history.add(0)
     for second in range(0, 20_000, 5):
         history.record(second, {row: [second]})
@@ -179,9 +171,9 @@ def test_what_the_kernel_can_reclaim_is_no_growth(machine: Machine) -> None:
         found = machine.look(5)
     trends = {process.pid: process.trend for process in found.processes}
     assert (trends[7].rate, trends[7].growing_s, trends[7].growing_kind) == (0, 0, None)
-    assert trends[7].kind is MemoryKind.FILES
+    assert trends[7].kind is machinememory.MemoryKind.FILES
     assert trends[8].rate == 1200 << 10
-    assert trends[8].kind is MemoryKind.ANONYMOUS
+    assert trends[8].kind is machinememory.MemoryKind.ANONYMOUS
 
 
 def test_another_process_or_program_begins_anew(machine: Machine) -> None:
@@ -352,7 +344,7 @@ def test_groups(machine: Machine, version_1: bool) -> None:
     # 64 KiB of page cache, and 2 KiB of the kernel's for it: told, or known from experience
     assert (limited.limit_bytes, limited.free_bytes) == (10 * MIB, 4 * MIB + 66 * KIB)
     assert limited.trend.growth[0] == MIB
-    assert limited.trend.growing_kind is MemoryKind.KERNEL
+    assert limited.trend.growing_kind is machinememory.MemoryKind.KERNEL
     assert limited.limit_in_s == pytest.approx(60 * (4 + 66 / 1024))
     assert (unit.limit_bytes, unit.limit_in_s) == (None, None)
     reclaimable = 8 * MIB + (8 * MIB // 32 if version_1 else 2 * KIB)
@@ -361,7 +353,7 @@ def test_groups(machine: Machine, version_1: bool) -> None:
     ]  # fmt: skip
     assert unit.trend.size_bytes == 13 * MIB
     assert unit.trend.used_bytes == 13 * MIB - reclaimable
-    assert unit.trend.kind is MemoryKind.KERNEL
+    assert unit.trend.kind is machinememory.MemoryKind.KERNEL
     assert [process.group for process in found.processes if process.pid == 7] == ["/limited/own"]
 
 
@@ -376,10 +368,10 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
         machine.set(8, "s\x1b[2J", shared=50_000 + 20 * step)
         machine.set(9, "tables", page_tables=500 * step)
         found = machine.look(5)
-    rows = sorted(found.processes, key=by_growth)
+    rows = sorted(found.processes, key=machinememory.by_growth)
     assert [process.pid for process in rows] == [9, 7, 8]
-    assert [process.pid for process in sorted(rows, key=by_size)] == [8, 7, 9]
-    lines = list(machine_lines(found, rows, 2))
+    assert [process.pid for process in sorted(rows, key=machinememory.by_size)] == [8, 7, 9]
+    lines = list(machinememory.machine_lines(found, rows, 2))
     assert lines[0].endswith(
         "3 processes, 3.00 MiB of 4.00 MiB in use, 1.50 MiB of 2.00 MiB swap, watched 2 m"
     )
@@ -395,7 +387,7 @@ def test_the_report_says_what_grows_and_what_to_do(machine: Machine) -> None:
         f"s\\x1b[2J (8) has grown by 240 KiB {_FOR}: {_MAPS.format(8)} (shared memory)",
         "",
     ]
-    report = json.loads(machine_json(found, rows))
+    report = json.loads(machinememory.machine_json(found, rows))
     assert [process["pid"] for process in report["processes"]] == [9, 7, 8]
     assert report["processes"][1]["growth_1m_bytes_per_min"] == 1200 << 10
     assert report["processes"][2]["growing_kind"] == "shared"

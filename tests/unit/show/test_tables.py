@@ -5,20 +5,9 @@ from dataclasses import dataclass
 from tracelloc.model.blocks import BlockSum, HeapCoverage, PathStep, TopHolders
 from tracelloc.model.lostmemory import LostGroup, LostMemory, Shape
 from tracelloc.model.process import Target
+from tracelloc.show import tables
 from tracelloc.show.presentation.blockholders import missing_lines
 from tracelloc.show.report.pointers import leak_lines, top_holder_lines
-from tracelloc.show.tables import (
-    Column,
-    Columns,
-    count_with,
-    json_of,
-    or_blank,
-    row_line,
-    size_with,
-    sum_columns,
-    table_json,
-    table_lines,
-)
 from tracelloc.ui.tableview import sorted_rows
 from tracelloc.ui.view import Sorting
 
@@ -33,10 +22,14 @@ class Fruit:
 
 
 FRUITS = [Fruit("apple", 1200, 3 << 20), Fruit("fig", 7, 0), Fruit("pear", 7, 512)]
-COLUMNS: Columns[Fruit] = (
-    Column("count", "fruits", 8, lambda fruit: fruit.count, count_with("~")),
-    Column("bytes", "bytes", 10, lambda fruit: fruit.size_bytes, or_blank(size_with("~"))),
-    Column("name", "kind", 0, lambda fruit: fruit.name, draw=lambda fruit: fruit.name.upper()),
+COLUMNS: tables.Columns[Fruit] = (
+    tables.Column("count", "fruits", 8, lambda fruit: fruit.count, tables.count_with("~")),
+    tables.Column(
+        "bytes", "bytes", 10, lambda fruit: fruit.size_bytes, tables.or_blank(tables.size_with("~"))
+    ),
+    tables.Column(
+        "name", "kind", 0, lambda fruit: fruit.name, draw=lambda fruit: fruit.name.upper()
+    ),
 )
 
 
@@ -50,11 +43,11 @@ def test_order_and_columns() -> None:
     assert cells == ["~7", "~512 B", "PEAR"]
     assert rows.cells("gone", "count") == ""
     assert [column.right for column in COLUMNS] == [True, True, False]
-    assert not Column("name", "kind", 8, left=True).right
+    assert not tables.Column("name", "kind", 8, left=True).right
 
 
 def test_text_and_json() -> None:
-    lines = list(table_lines(COLUMNS, FRUITS, more=2000, below=lambda fruit: fruit.name[3:]))
+    lines = list(tables.table_lines(COLUMNS, FRUITS, more=2000, below=lambda fruit: fruit.name[3:]))
     assert lines == [
         "  fruits      bytes  kind",
         "  ~1,200  ~3.00 MiB  APPLE",
@@ -64,18 +57,18 @@ def test_text_and_json() -> None:
         "r",
         "                     and 2,000 more",
     ]
-    assert row_line(COLUMNS, FRUITS[1]) == lines[3]
-    assert list(table_lines(COLUMNS, [], more=-3)) == lines[:1]
-    assert table_json(COLUMNS, FRUITS[:2]) == [
+    assert tables.row_line(COLUMNS, FRUITS[1]) == lines[3]
+    assert list(tables.table_lines(COLUMNS, [], more=-3)) == lines[:1]
+    assert tables.table_json(COLUMNS, FRUITS[:2]) == [
         {"count": 1200, "bytes": 3 << 20, "name": "apple"},
         {"count": 7, "bytes": 0, "name": "fig"},
     ]
-    lines = table_lines(sum_columns("kind"), [(BlockSum(1200, 3 << 20), "fig")])
+    lines = tables.table_lines(tables.sum_columns("kind"), [(BlockSum(1200, 3 << 20), "fig")])
     assert list(lines) == ["     bytes       blocks  kind", "  3.00 MiB        1,200  fig"]
     blocks = BlockSum(3, 120)
     group = LostGroup(Shape.LIST, "app::Node", 56, 2, 1, 4, blocks, 0x1000, b"\xff\x00")
     found = LostMemory(1.5, BlockSum(9, 900), blocks, (group,), 2, BlockSum(), BlockSum())
-    assert json_of(found, {"class_name": "class", "time_s": None, "notes": "gaps"}) == {
+    assert tables.json_of(found, {"class_name": "class", "time_s": None, "notes": "gaps"}) == {
         "in_use_blocks": 9, "in_use_bytes": 900, "lost_blocks": 3, "lost_bytes": 120,
         "known_blocks": 0, "known_bytes": 0, "suppressed_blocks": 0, "suppressed_bytes": 0,
         "searches": 2, "coverage": 1.0, "swapped_bytes": 0, "pointers_left_out": 0, "gaps": [],
@@ -88,7 +81,7 @@ def test_text_and_json() -> None:
             }
         ],
     }  # fmt: skip
-    assert json_of(PathStep("A", 8, 1)) == {"class": "A", "usable_bytes": 8, "count": 1}
+    assert tables.json_of(PathStep("A", 8, 1)) == {"class": "A", "usable_bytes": 8, "count": 1}
 
 
 def test_what_a_search_missed() -> None:

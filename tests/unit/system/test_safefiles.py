@@ -22,13 +22,7 @@ from tracelloc.show.filters.files import append_rules
 from tracelloc.show.filters.rules import Rule
 from tracelloc.show.recording.writer import RecordingWriter
 from tracelloc.system.invoker import Invoker, User, effective_user, invoker, is_changed_only_by
-from tracelloc.system.safefiles.writing import (
-    CacheDirectory,
-    discard_unfinished,
-    output_users,
-    replace_file,
-    status_of,
-)
+from tracelloc.system.safefiles import writing
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users")
 
@@ -156,7 +150,7 @@ def test_directories_that_are_renamed_meanwhile(place: Path) -> None:
         own.rename(moved)
         own.symlink_to(place / "own")
 
-    replace_file(own / "secret", pieces(), [ROOT])
+    writing.replace_file(own / "secret", pieces(), [ROOT])
     assert untouched(place)
     assert (moved / "secret").read_bytes() == b"new"
     assert [path.name for path in moved.iterdir()] == ["secret"]
@@ -169,12 +163,12 @@ def test_half_written_files_are_removed_where_they_are(place: Path) -> None:
     def pieces() -> Iterator[bytes]:
         yield b"new"
         assert len(list(own.iterdir())) == 1
-        discard_unfinished()
+        writing.discard_unfinished()
         assert list(own.iterdir()) == []
         raise KeyboardInterrupt
 
     with pytest.raises(OSError, match="No such file"):
-        replace_file(own / "a", pieces(), [ROOT])
+        writing.replace_file(own / "a", pieces(), [ROOT])
 
 
 @pytest.mark.usefixtures("under_sudo")
@@ -223,7 +217,7 @@ def test_devices_and_descriptors(place: Path) -> None:
         os.close(writer)
         assert stream.read() == b"new"
     descriptor = os.open(place / "own/secret", os.O_RDONLY)
-    assert status_of(Path(f"/proc/self/fd/{descriptor}"), [ROOT]).st_size == len(SECRET)
+    assert writing.status_of(Path(f"/proc/self/fd/{descriptor}"), [ROOT]).st_size == len(SECRET)
     os.close(descriptor)
     with pytest.raises(TracellocError, match=REFUSED):
         write_report(Path(f"/proc/{os.getppid()}/exe"))
@@ -242,16 +236,16 @@ def test_other_root_directories(place: Path) -> None:
 @pytest.mark.parametrize("path", ["alice/../own/a", "alice/./../own//a", "own/deep/../a"])
 def test_dots(place: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "own/deep").mkdir()
-    replace_file(Path(f"{place}/{path}"), [b"new"], [ROOT])
+    writing.replace_file(Path(f"{place}/{path}"), [b"new"], [ROOT])
     assert (place / "own/a").read_bytes() == b"new"
     monkeypatch.chdir(place / "own/deep")
-    replace_file(Path("../b"), [b"new"], [ROOT])
-    replace_file(Path("../../own/c"), [b"new"], [ROOT])
+    writing.replace_file(Path("../b"), [b"new"], [ROOT])
+    writing.replace_file(Path("../../own/c"), [b"new"], [ROOT])
     assert {"a", "b", "c"} < {each.name for each in (place / "own").iterdir()}
     with suppress(FileExistsError):
         link(place / "own/loop", "loop", ROOT)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        replace_file(place / "own/loop", [b""], [ROOT])
+        writing.replace_file(place / "own/loop", [b""], [ROOT])
 
 
 def test_where_roots_cache_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,11 +286,11 @@ def test_a_cache_that_leads_elsewhere(place: Path) -> None:
     link(cache / "tracelloc", place / "own", ALICE)
     os.chown(cache, *ALICE)
     who = Invoker(0, 0, place, cache)
-    CacheDirectory(who, "", ".probes", 2).remember("x", [b"1"])
+    writing.CacheDirectory(who, "", ".probes", 2).remember("x", [b"1"])
     assert len(list((place / "own").iterdir())) == 21
     with pytest.raises(OSError, match="is a link that another user"):
-        CacheDirectory(who, "", "", 2).recall("secret", 100)
-    good = CacheDirectory(Invoker(0, 0, place, place / "own"), "probes", ".probes", 2)
+        writing.CacheDirectory(who, "", "", 2).recall("secret", 100)
+    good = writing.CacheDirectory(Invoker(0, 0, place, place / "own"), "probes", ".probes", 2)
     good.remember("first", [b"1"])
     (good.path / "other").write_bytes(b"2")
     os.utime(good.path / "other", (0, 0))
@@ -338,7 +332,7 @@ def test_rules_of_another_user(place: Path) -> None:
 
 
 def record_to(path: Path) -> None:
-    writer = RecordingWriter(path, max_bytes=8 << 20, max_s=1e9, users=output_users())
+    writer = RecordingWriter(path, max_bytes=8 << 20, max_s=1e9, users=writing.output_users())
     writer.copy(path.with_suffix(".copy"))
     for name in ("", "-wal", "-shm"):
         assert stat.S_IMODE(Path(f"{path}{name}").stat().st_mode) == 0o600

@@ -10,16 +10,8 @@ import pytest
 from tracelloc.heap.stacks import Stacks
 from tracelloc.model.stacks import Frames, StackFlag
 from tracelloc.model.verdicts import CODE_OF, Sites, Verdict
+from tracelloc.verdict import grouping
 from tracelloc.verdict.findings import Group
-from tracelloc.verdict.grouping import (
-    Groups,
-    Prefixes,
-    SharedCallers,
-    choose,
-    common_length,
-    group_by_prefix,
-    shared_prefixes,
-)
 from tracelloc.verdict.multistack import most_specific
 from tracelloc.verdict.parameters import P
 
@@ -48,11 +40,11 @@ def innermost(frames: Frames, depth: int) -> Frames | None:
 def test_groups_by_their_innermost_frames(seed: int) -> None:
     """Every set of two and more, at whatever depth, once; the deepest depth names it."""
     stacks = any_stacks(seed)
-    prefixes = Prefixes(WRAPPERS.__contains__)
+    prefixes = grouping.Prefixes(WRAPPERS.__contains__)
     while prefixes.extend(stacks, 50):
         pass
     rows = np.array([row for row in range(len(stacks)) if row % 5])
-    groups = group_by_prefix(prefixes.numbers(len(stacks)), rows)
+    groups = grouping.group_by_prefix(prefixes.numbers(len(stacks)), rows)
     expected: dict[frozenset[int], int] = {}
     for level, depth in enumerate(P.prefix_depths):
         sharing = defaultdict(set)
@@ -75,7 +67,7 @@ def test_groups_by_their_innermost_frames(seed: int) -> None:
 def test_nodes_are_where_stacks_part(seed: int) -> None:
     """Every set of stacks that share outermost frames, once, with all frames that they share."""
     stacks = any_stacks(seed)
-    callers = SharedCallers()
+    callers = grouping.SharedCallers()
     while callers.extend(stacks, len(stacks), 7):
         pass
     wanted = np.random.default_rng(seed).random(len(stacks)) < 0.8
@@ -100,16 +92,16 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
 
 
 def test_what_is_grouped_and_hidden() -> None:
-    groups = group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
+    groups = grouping.group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
     assert len(groups) == 0
     assert groups.total(np.ones(3)).tolist() == []
     assert groups.largest(np.ones(3)).tolist() == []
-    assert len(SharedCallers().groups(np.zeros(0, np.bool_))) == 0
-    assert shared_prefixes([0]) == []
-    assert common_length([(1, 2, 3), (1, 2)]) == 2
-    assert common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0
-    assert common_length([(1, 2, 4), (1, 2, 3), (1, 2, 3, 5)]) == 2
-    assert shared_prefixes([0, 2, 1, 0, 3]) == [(0, 2, 2), (0, 3, 1), (3, 5, 3)]
+    assert len(grouping.SharedCallers().groups(np.zeros(0, np.bool_))) == 0
+    assert grouping.shared_prefixes([0]) == []
+    assert grouping.common_length([(1, 2, 3), (1, 2)]) == 2
+    assert grouping.common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0
+    assert grouping.common_length([(1, 2, 4), (1, 2, 3), (1, 2, 3, 5)]) == 2
+    assert grouping.shared_prefixes([0, 2, 1, 0, 3]) == [(0, 2, 2), (0, 3, 1), (3, 5, 3)]
     assert chosen((GROWING, 100.0), (LEAKING, 10.0)) == [1]
     assert chosen((LEAKING, 100.0), (LEAKING, 10.0)) == [0]
     assert chosen((GROWING, 100.0), (GROWING, 10.0)) == [0]
@@ -142,6 +134,6 @@ def sites_of(*judged: tuple[int, float]) -> Sites:
 
 def chosen(outer: tuple[int, float], inner: tuple[int, float]) -> list[int]:
     """The groups that are reported: 0 has four stacks, and 1 has two of these."""
-    groups = Groups(np.arange(4), np.array([0, 0]), np.array([4, 2]), [(0, 0), (1, 0)])
+    groups = grouping.Groups(np.arange(4), np.array([0, 0]), np.array([4, 2]), [(0, 0), (1, 0)])
     stacks = sites_of(*[(BUSY, 0.0)] * 4)
-    return choose(groups, sites_of(outer, inner), stacks, np.zeros(2, np.bool_))
+    return grouping.choose(groups, sites_of(outer, inner), stacks, np.zeros(2, np.bool_))

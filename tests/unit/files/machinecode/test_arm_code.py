@@ -11,14 +11,7 @@ from tests.commands import run
 from tests.unit.armfiles import assemble, check_figures, library, words
 from tests.unit.references import open_cfi, open_elf
 from tracelloc.architecture.aarch64.instructions import direct_target, written_registers
-from tracelloc.files.machinecode.armcode import (
-    at_entry,
-    can_probe,
-    decode,
-    find_probe_offset,
-    is_simulated,
-    nop_at,
-)
+from tracelloc.files.machinecode import armcode
 from tracelloc.files.machinecode.codepaths import CodeReader
 from tracelloc.files.machinecode.instruction import CodeFlow, ProbeOffset
 from tracelloc.files.machinecode.threadcache import thread_cache_drain
@@ -46,11 +39,11 @@ def test_classes_equal_names() -> None:
     simulated = refused = 0
     for name in FILES:
         for at, word, mnemonic, operands in listing(library(name)):
-            assert is_simulated(word) == bool(SIMULATED.fullmatch(mnemonic)), hex(at)
-            simulated += is_simulated(word)
+            assert armcode.is_simulated(word) == bool(SIMULATED.fullmatch(mnemonic)), hex(at)
+            simulated += armcode.is_simulated(word)
             literal = mnemonic in ("ldr", "ldrsw", "prfm") and re.search(r", [0-9a-f]+ <", operands)
             unusable = bool(REFUSED.fullmatch(mnemonic) or literal or mnemonic == ".inst")
-            assert can_probe(word) != unusable, (hex(at), mnemonic, operands)
+            assert armcode.can_probe(word) != unusable, (hex(at), mnemonic, operands)
             refused += unusable
     check_figures((simulated, refused), (154535, 760))
 
@@ -116,7 +109,7 @@ GLIBC_236 = {
 def offset_in(path: Path, name: str, registers: tuple[str, ...]) -> ProbeOffset | None:
     elf = open_elf(path)
     ((start, size),) = elf.find_functions([name])[name].items()
-    return find_probe_offset(elf.read(elf.offset_of(start), size), registers)
+    return armcode.find_probe_offset(elf.read(elf.offset_of(start), size), registers)
 
 
 @pytest.mark.parametrize("name", GLIBC_236)
@@ -149,25 +142,25 @@ RET, B_NEXT, B_BACK, CBZ_FAR = 0xD65F03C0, 0x14000001, 0x17FFFFFF, 0xB4000400
     ],
 )  # fmt: skip
 def test_offsets(code: tuple[int, ...], expected: ProbeOffset | None) -> None:
-    assert find_probe_offset(words(*code), ONE) == expected
+    assert armcode.find_probe_offset(words(*code), ONE) == expected
 
 
 def test_offsets_at_entries_and_flows() -> None:
-    assert at_entry(words(BTI, RET)) == STEPPED
-    assert at_entry(words(RET)) == AT_0
-    assert at_entry(words(VECTOR_LITERAL, RET)) is None
-    assert at_entry(b"\x1f\x20") is None
-    assert nop_at(words(0xD503201F)) == (4, False)
-    assert nop_at(words(BTI)) == (0, False)
+    assert armcode.at_entry(words(BTI, RET)) == STEPPED
+    assert armcode.at_entry(words(RET)) == AT_0
+    assert armcode.at_entry(words(VECTOR_LITERAL, RET)) is None
+    assert armcode.at_entry(b"\x1f\x20") is None
+    assert armcode.nop_at(words(0xD503201F)) == (4, False)
+    assert armcode.nop_at(words(BTI)) == (0, False)
     # A function that is too long to look for branches.
-    assert find_probe_offset(words(BTI, ADRP, *[RET] * 20_000), ONE) == STEPPED
+    assert armcode.find_probe_offset(words(BTI, ADRP, *[RET] * 20_000), ONE) == STEPPED
     flows = {
         RET: CodeFlow.RETURN, RETAA: CodeFlow.RETURN, B_NEXT: CodeFlow.JUMP,
         0xD61F0060: CodeFlow.JUMP, 0xD71F0864: CodeFlow.JUMP, CBZ_FAR: CodeFlow.BRANCH,
         0x94000001: CodeFlow.CALL, 0xD63F0060: CodeFlow.CALL, 0xD73F0864: CodeFlow.CALL,
         0xD4207D00: CodeFlow.TRAP, 0: CodeFlow.TRAP, SVC: CodeFlow.NEXT, BTI: CodeFlow.NEXT,
     }  # fmt: skip
-    assert {word: next(decode(words(word), 0)).flow for word in flows} == flows
+    assert {word: next(armcode.decode(words(word), 0)).flow for word in flows} == flows
 
 
 # -- exits

@@ -5,14 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tracelloc.record.reachability import foldedpaths
 from tracelloc.record.reachability.dominators import dominate, heirs, place, renumber, sum_up
-from tracelloc.record.reachability.foldedpaths import (
-    ANY_KIND,
-    Folds,
-    count_on_way,
-    follow,
-    pointers_to,
-)
 from tracelloc.record.reachability.links import BY_ADDRESS, MARKED, NO_ROOT, Links
 
 NONE = 0xFFFFFFFF
@@ -104,17 +98,17 @@ def test_lists_folds_and_borrowers() -> None:
     parent = np.array([4, 0, 0, 4, 5, 5], np.uint32)
     folds = np.array([2, 3, 3, 4, 1, 0], np.uint32)
     counts, seen = np.zeros(5, np.uint32), np.zeros(6, np.uint8)
-    count_on_way(parent, 5, folds, np.array([1, 2, 2], np.uint32), seen, counts)
+    foldedpaths.count_on_way(parent, 5, folds, np.array([1, 2, 2], np.uint32), seen, counts)
     assert counts.tolist() == [0, 1, 1, 2, 0]
     graph = Graph([(0, 1), (2, 1), (1, 0), (2, 0)], 3)
     wanted = np.array([0, 1, 0], np.uint8)
     sources, found = np.empty(2, np.uint32), np.empty(2, np.uint32)
-    assert pointers_to(graph.begins, graph.targets, wanted, sources, found) == 2
+    assert foldedpaths.pointers_to(graph.begins, graph.targets, wanted, sources, found) == 2
     assert (sources.tolist(), found.tolist()) == ([0, 2], [1, 1])
-    assert pointers_to(graph.begins, graph.targets, wanted, sources[:1], found[:1]) == 2
+    assert foldedpaths.pointers_to(graph.begins, graph.targets, wanted, sources[:1], found[:1]) == 2
     found = chain([n * n for n in range(1, 2000)])
     assert len(found) == 25
-    assert found[-1] == ANY_KIND
+    assert found[-1] == foldedpaths.ANY_KIND
     # More than the table has room for at first, and all found again.
     count = 5000
     folds, found = fold([(count, n) for n in range(count)], [*range(count), count])
@@ -148,14 +142,14 @@ def test_borrowers_hold_only_what_nothing_before_them_leads_to() -> None:
     assert left == set(pairs) - {(2, 0), (4, 1)}
 
 
-def fold(pairs: Pairs, kinds: list[int]) -> tuple[Folds, list[list[int]]]:
+def fold(pairs: Pairs, kinds: list[int]) -> tuple[foldedpaths.Folds, list[list[int]]]:
     """Folds of all nodes of a graph whose last one is the top, as kinds."""
     graph = Graph(pairs, len(kinds))
     parent, order = np.full(len(kinds), NONE, np.uint32), np.empty(len(kinds), np.uint32)
     parent[graph.top] = graph.top
     roots = np.array([target for source, target in pairs if source == graph.top], np.uint32)
-    count = follow(graph.begins, graph.targets, graph.top, roots, parent, order, 0)
-    folds, found = Folds(), np.zeros(len(kinds), np.uint32)
+    count = foldedpaths.follow(graph.begins, graph.targets, graph.top, roots, parent, order, 0)
+    folds, found = foldedpaths.Folds(), np.zeros(len(kinds), np.uint32)
     folds.fold(order[:count], parent, np.array(kinds, np.uint32), found)
     return folds, [[folds.kind(each) for each in folds.path(int(one))] for one in found]
 

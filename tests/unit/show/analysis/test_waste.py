@@ -11,13 +11,7 @@ from tests.unit.show.report.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.usable import usable_of
 from tracelloc.model.blocks import Blocks, ReadSizes, Usable, UsableSizes, weights
 from tracelloc.model.process import MainLibrary, MallocLibrary
-from tracelloc.show.analysis.histograms import (
-    Waste,
-    frequent_sizes,
-    size_bins,
-    total_waste,
-    wasteful_stacks,
-)
+from tracelloc.show.analysis import histograms
 from tracelloc.snapshots.snapshot import Snapshot
 
 GLIBC = MainLibrary(MallocLibrary.GLIBC, "/lib/libc.so.6", ())
@@ -44,37 +38,37 @@ def usable(blocks: Blocks) -> Usable:
     return Usable(np.where(known, size, np.uint64(0)), known, known & (blocks.stack > 3))
 
 
-def expected(blocks: Blocks, usable: Usable, rows: np.ndarray) -> Waste:
+def expected(blocks: Blocks, usable: Usable, rows: np.ndarray) -> histograms.Waste:
     known = usable.known[rows]
     size, asked = usable.size_bytes[rows][known], blocks.size[rows][known]
-    return Waste(int(size.sum()), int(size.sum() - asked.sum()), int((~known).sum()))
+    return histograms.Waste(int(size.sum()), int(size.sum() - asked.sum()), int((~known).sum()))
 
 
 def test_sums(blocks: Blocks, usable: Usable) -> None:
-    for bin_ in size_bins(blocks, None, usable):
+    for bin_ in histograms.size_bins(blocks, None, usable):
         rows = np.flatnonzero((blocks.size >= bin_.low) & (blocks.size <= bin_.high))
         assert bin_.waste == expected(blocks, usable, rows)
-    for size in frequent_sizes(blocks, 20, None, usable):
+    for size in histograms.frequent_sizes(blocks, 20, None, usable):
         assert size.waste == expected(blocks, usable, np.flatnonzero(blocks.size == size.low))
-    total = total_waste(blocks, None, usable, 8)
+    total = histograms.total_waste(blocks, None, usable, 8)
     assert total.waste == expected(blocks, usable, np.arange(len(blocks)))
     assert total.read_count == usable.read.sum()
     assert total.computed_count == (usable.known & ~usable.read).sum()
     assert total.header_bytes == 8 * usable.known.sum()
-    found = wasteful_stacks(blocks, None, usable, 4)
+    found = histograms.wasteful_stacks(blocks, None, usable, 4)
     every = [expected(blocks, usable, np.flatnonzero(blocks.stack == n)) for n in range(7)]
     largest = sorted(range(7), key=lambda n: -every[n].waste_bytes)[:4]
     assert [(stack, waste) for stack, _, waste in found] == [(n, every[n]) for n in largest]
     assert found[0][1] == (blocks.stack == largest[0]).sum()
     blocks = Blocks.empty()
     nothing = usable_of(UsableSizes(GLIBC, ReadSizes()), blocks)
-    assert total_waste(blocks, None, nothing, 8).waste == Waste(0, 0, 0)
-    assert wasteful_stacks(blocks, None, nothing, 3) == []
-    assert size_bins(blocks, None, nothing) == []
+    assert histograms.total_waste(blocks, None, nothing, 8).waste == histograms.Waste(0, 0, 0)
+    assert histograms.wasteful_stacks(blocks, None, nothing, 3) == []
+    assert histograms.size_bins(blocks, None, nothing) == []
 
 
 def test_samples_count_for_what_they_stand_for(blocks: Blocks, usable: Usable) -> None:
-    total = total_waste(blocks, 100, usable, 0)
+    total = histograms.total_waste(blocks, 100, usable, 0)
     weight = weights(blocks.size, 100)
     waste = (weight * (usable.size_bytes - blocks.size))[usable.known].sum()
     asked = (weight * blocks.size)[usable.known].sum()

@@ -19,6 +19,7 @@ from tests.unit.show.presentation.test_memory import with_memory
 from tests.unit.show.presentation.test_views import FakeSymbolizer
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.model import heapusage
 from tracelloc.model.blocks import (
     BlockSum,
     EarlierBlocks,
@@ -28,13 +29,6 @@ from tracelloc.model.blocks import (
     SuspectHolders,
 )
 from tracelloc.model.events import EventKind
-from tracelloc.model.heapusage import (
-    HeapUsages,
-    MemoryPart,
-    PinnedPages,
-    PinningStack,
-    RuntimeFigures,
-)
 from tracelloc.model.losses import Gap
 from tracelloc.model.process import (
     FollowCounts,
@@ -70,11 +64,11 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     assert snapshot.findings is not None
     stack, unseen = snapshot.top_blocks.largest[0].stack, UnseenFunction("brk", "a reason")
     libc = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
-    pins = PinningStack(stack, 2 << 20, BlockSum(3, 300))
-    pinned = PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
+    pins = heapusage.PinningStack(stack, 2 << 20, BlockSum(3, 300))
+    pinned = heapusage.PinnedPages(3 << 20, BlockSum(4, 400), ((100, BlockSum(4, 400)),), (pins,))
     now = usage(snapshot.time_s, pinned=pinned, in_use=30, free=20, other=30)
-    inherited = {MemoryPart.IN_USE: 1 << 20}
-    runtime = RuntimeFigures("Java heap", 1, 2, 3, 4, 5)
+    inherited = {heapusage.MemoryPart.IN_USE: 1 << 20}
+    runtime = heapusage.RuntimeFigures("Java heap", 1, 2, 3, 4, 5)
     account = replace(now.account, inherited=inherited, runtime=runtime, devices=("nvidia0",))
     now = replace(now, account=account)
     return replace(
@@ -86,7 +80,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         facets={
             "objects": growing(snapshot.time_s),
             "holders": SuspectHolders({each.stack: KEPT for each in snapshot.findings.suspects}),
-            "heap": HeapUsages(now, usage(in_use=30)),
+            "heap": heapusage.HeapUsages(now, usage(in_use=30)),
         },
         gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),
