@@ -16,17 +16,10 @@ import numpy as np
 from tracelloc.model.codefiles import base_name
 from tracelloc.model.figures import I64
 from tracelloc.model.process import MallocLibrary
+from tracelloc.record.heapwalk import pagemaps
 from tracelloc.record.heapwalk.arenas import Arena, BlockState, WalkedHeap
 from tracelloc.record.heapwalk.classes import ClassTally
 from tracelloc.record.heapwalk.libraryfiles import find_library, is_named, refusal
-from tracelloc.record.heapwalk.pagemaps import (
-    MOST_DATA_BYTES,
-    BlockPages,
-    PageMap,
-    PageTree,
-    find_page_map,
-    may_lead_on,
-)
 from tracelloc.record.heapwalk.pieces import PieceReader
 from tracelloc.record.process.memory import U64, Mask
 from tracelloc.record.process.regions import Region
@@ -51,7 +44,7 @@ _MOST_CACHES: Final = 1 << 16
 
 
 _PAGE_BITS: Final = 13
-_TREE: Final = PageTree(
+_TREE: Final = pagemaps.PageTree(
     _PAGE_BITS, key_bits=18, levels=2, root_bits=17, addresses=lambda rows: rows[:, 0],
     extents=lambda heads: (heads[:, 0] << np.uint64(_PAGE_BITS), heads[:, 1]),
     # Most entries for pages inside a span are of earlier spans.
@@ -68,7 +61,7 @@ def walk_tcmalloc(reader: PieceReader, tally: ClassTally) -> WalkedHeap | None:
     if named and "debug" in base_name(named.path):
         raise refusal(_NAME, named, "adds headers to blocks")
     for retries in range(_MOST_RETRIES + 1):
-        pages = find_page_map(reader, regions, numbers, (_TREE,))
+        pages = pagemaps.find_page_map(reader, regions, numbers, (_TREE,))
         found = _read(reader, regions, pages) if pages else None
         if found is None:
             if named:
@@ -93,10 +86,10 @@ class _Spans(NamedTuple):
 
 
 def _read(
-    reader: PieceReader, regions: list[Region], pages: PageMap
+    reader: PieceReader, regions: list[Region], pages: pagemaps.PageMap
 ) -> tuple[WalkedHeap, U64] | None:
     region = next(r for r in regions if r.start <= pages.root < r.end)
-    words = reader.words(region.start, min(region.end - region.start, MOST_DATA_BYTES))
+    words = reader.words(region.start, min(region.end - region.start, pagemaps.MOST_DATA_BYTES))
     spans = _spans(reader, pages)
     caches = _caches(reader, regions, spans, words)
     if not caches:
@@ -131,7 +124,7 @@ def _read(
     return WalkedHeap([arena], metadata), entries
 
 
-def _spans(reader: PieceReader, pages: PageMap) -> _Spans:
+def _spans(reader: PieceReader, pages: pagemaps.PageMap) -> _Spans:
     """Returns the spans, by address, to which their first and their last page lead."""
     addresses = np.unique(pages.leads_to)
     rows, was_read = reader.memory.read(addresses, _SPAN_BYTES)
@@ -166,7 +159,7 @@ def _walked(reader: PieceReader, arena: Arena, spans: _Spans, heads: U64, centra
     block_bytes, classes = class_bytes[used], spans.classes[used]
     is_large = classes == 0
     counts = (spans.size_bytes[used] // block_bytes).astype(np.int64)
-    pages = BlockPages(spans.starts[used], block_bytes, counts)
+    pages = pagemaps.BlockPages(spans.starts[used], block_bytes, counts)
     states = pages.states()
     lists = np.where(is_large, np.uint64(0), spans.lists[used])
     own = pages.follow(reader, lists, states, BlockState.FREE, pages=np.arange(len(used)))
@@ -202,7 +195,7 @@ def _walked(reader: PieceReader, arena: Arena, spans: _Spans, heads: U64, centra
     return entries
 
 
-def _rest(spans: _Spans, pages: BlockPages, used: I64, is_sound: Mask) -> U64:
+def _rest(spans: _Spans, pages: pagemaps.BlockPages, used: I64, is_sound: Mask) -> U64:
     """Returns entries for free spans, and for what is left behind the blocks of others."""
     free = spans.places > 0
     ends = (pages.starts + pages.counts.astype(np.uint64) * pages.sizes)[is_sound]
@@ -225,7 +218,7 @@ def _caches(
     tried, sizes = spans.addresses, np.empty(0, np.uint64)
     found: dict[int, U64] = {}
     while len(words) and len(found) < _MOST_CACHES:
-        words = np.unique(words[may_lead_on(words, reader) & (words & np.uint64(63) == 0)])
+        words = np.unique(words[pagemaps.may_lead_on(words, reader) & (words & np.uint64(63) == 0)])
         words = words[np.searchsorted(inside, words, side="right") % 2 == 1]
         words = words[np.searchsorted(blocks, words, side="right") % 2 == 0]
         words = np.setdiff1d(words, tried)[:_MOST_CANDIDATES]

@@ -28,14 +28,8 @@ from tracelloc.model.codefiles import (
 )
 from tracelloc.model.frames import RuntimeFrames
 from tracelloc.record.mallocs.discovery import Module
+from tracelloc.record.process import procfs
 from tracelloc.record.process.codehistory import CodeHistory, Shift
-from tracelloc.record.process.procfs import (
-    TRAMPOLINE_MAPPING,
-    VDSO,
-    AddressMap,
-    Process,
-    parse_maps,
-)
 from tracelloc.record.worker.client import FileReadError
 from tracelloc.record.worker.targetfile import TargetFile
 from tracelloc.record.worker.unwindtables import UnwindTables
@@ -68,7 +62,7 @@ class MappedFiles:
         self._lock = threading.Lock()
         self.runtime_frames = RuntimeFrames()  # Frames of interpreted functions, of all processes
 
-    def open(self, process: Process, mapping: Mapping) -> Module:
+    def open(self, process: procfs.Process, mapping: Mapping) -> Module:
         """Returns a mapped file's module, once open. Raises OSError, NotElfError, FileReadError."""
         try:
             descriptor = process.open_mapping(mapping)
@@ -79,7 +73,7 @@ class MappedFiles:
             raise
         return self._module(descriptor, mapping.path, mapping.file_id)
 
-    def open_named(self, process: Process, path: str) -> Module:
+    def open_named(self, process: procfs.Process, path: str) -> Module:
         """Returns the module of a file that a process names. Raises as ``open``."""
         directory = process.memory_directory
         path_there = (directory / "cwd").readlink() / path
@@ -125,7 +119,7 @@ class MappedFiles:
 class AddressSpace:
     """The mappings of a process, current and earlier ones, with the mapped files."""
 
-    def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
+    def __init__(self, process: procfs.Process, files: MappedFiles | None = None) -> None:
         """``files``: shared with other processes, and closed by their owner; None: own files."""
         self.process = process
         self.files = files or MappedFiles()
@@ -136,7 +130,7 @@ class AddressSpace:
         self.shortage: str | None = None
         self._text = ""  # The text of the maps at the last refresh
         self._lines: dict[str, Mapping] = {}
-        self._maps = AddressMap([])
+        self._maps = procfs.AddressMap([])
         self._has_c_library = False
         # Paths of the program (`program_paths`); kept after its end
         self._program: tuple[str, str] | None = None
@@ -160,8 +154,8 @@ class AddressSpace:
         if text == self._text:
             return []
         self._text = text
-        self._lines = parse_maps(text, self._lines)
-        maps = AddressMap(self._lines.values())
+        self._lines = procfs.parse_maps(text, self._lines)
+        maps = procfs.AddressMap(self._lines.values())
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
         self._maps = maps
@@ -172,7 +166,7 @@ class AddressSpace:
         self.shifts = self.shifts_of(maps.mappings)
         return confirmed
 
-    def fork(self, process: Process) -> AddressSpace:
+    def fork(self, process: procfs.Process) -> AddressSpace:
         """Returns the address space of a forked child process, a copy of this one."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
@@ -190,7 +184,7 @@ class AddressSpace:
         self.image += 1
         self._program = None
         self._text, self._lines = "", {}
-        self._maps = AddressMap([])
+        self._maps = procfs.AddressMap([])
         self._history, self.shifts = CodeHistory(), ()
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
@@ -198,7 +192,7 @@ class AddressSpace:
         still = set[Mapping]()
         with suppress(TargetError):
             text = self.process.maps_text(self._program) if opened else ""
-            still = set(parse_maps(text, self._lines).values())
+            still = set(procfs.parse_maps(text, self._lines).values())
         if not still:
             # The process has ended: its mappings can't change any more.
             return [module for _, module in opened]
@@ -209,7 +203,7 @@ class AddressSpace:
 
     def _open(self, mapping: Mapping) -> Module | None:
         """Opens a file of code, and the kernel's own, unless it is known. Returns the file's."""
-        is_vdso = mapping.path == VDSO
+        is_vdso = mapping.path == procfs.VDSO
         is_code = is_vdso or (mapping.executable and mapping.is_file)
         if not is_code or mapping.file_id in self._modules:
             return None
@@ -281,7 +275,7 @@ class AddressSpace:
                 break
             _, _, dynamic, following = _LINK.unpack(link)
             mapping = self._maps.find(dynamic)
-            if mapping is None or (mapping.path != VDSO and mapping.file_id not in kept):
+            if mapping is None or (mapping.path != procfs.VDSO and mapping.file_id not in kept):
                 break
             found, at = at, following
         return found
@@ -328,7 +322,7 @@ class AddressSpace:
         for module in self.mapped_modules:
             name = module.elf.dynamic_names.shared_name or base_name(module.path)
             by_name[name] = module
-            if module.path in (self.executable, VDSO) or is_loader(module.path):
+            if module.path in (self.executable, procfs.VDSO) or is_loader(module.path):
                 wanted.append(name)
         base_names = ((name, base_name(module.path)) for name, module in by_name.items())
         wanted += [names[0] for names in base_names if not self._preloaded.isdisjoint(names)]
@@ -377,7 +371,7 @@ class AddressSpace:
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)
         if not mapping.executable:
             return CodePlace(mapping, None, Unresolved.NOT_CODE, offset)
-        if not mapping.is_file and mapping.path != VDSO:
+        if not mapping.is_file and mapping.path != procfs.VDSO:
             special = mapping.path.startswith("[") and mapping.path.endswith("]")
             reason = Unresolved.KERNEL_PAGE if special else Unresolved.ANONYMOUS
             return CodePlace(mapping, None, reason, offset)
@@ -388,7 +382,7 @@ class AddressSpace:
 
     def trampoline(self) -> int | None:
         """Returns the address to which the kernel sends hijacked returns; None before the first."""
-        places = (m.start for m in self._maps.mappings if m.path == TRAMPOLINE_MAPPING)
+        places = (m.start for m in self._maps.mappings if m.path == procfs.TRAMPOLINE_MAPPING)
         return next(places, None)
 
     def close(self) -> None:

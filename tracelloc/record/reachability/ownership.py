@@ -11,15 +11,9 @@ import numpy.typing as npt
 from tracelloc.dataclass import dataclass
 from tracelloc.model.blocks import BlockSum, HolderPath, PathStep
 from tracelloc.record.process.memory import U64, Mask
+from tracelloc.record.reachability import foldedpaths
 from tracelloc.record.reachability.blockgraph import AT_ONCE, U32, BlockGraph
 from tracelloc.record.reachability.dominators import dominate, heirs, place, renumber, sum_up
-from tracelloc.record.reachability.foldedpaths import (
-    ANY_KIND,
-    Folds,
-    count_on_way,
-    follow,
-    pointers_to,
-)
 from tracelloc.record.reachability.heaproots import RANKS, is_borrower, rank_of
 
 NONE: Final = 0xFFFFFFFF
@@ -134,7 +128,7 @@ class Ownership:
         is_wanted = self.mark(numbers)
         count = int(np.count_nonzero(is_wanted[self.targets]))
         sources, held = np.empty(count, np.uint32), np.empty(count, np.uint32)
-        pointers_to(self.begins, self.targets, is_wanted, sources, held)
+        foldedpaths.pointers_to(self.begins, self.targets, is_wanted, sources, held)
         is_outer = ~self.dominates(held, sources)
         return sources[is_outer], held[is_outer]
 
@@ -170,11 +164,11 @@ class BlockPaths:
                 for n, root in enumerate(graph.roots)
                 if rank_of(root) == rank and graph.count + n not in graph.wholes
             ]
-            count = follow(
+            count = foldedpaths.follow(
                 owned.begins, owned.targets, 0, np.array(firsts, np.uint32), self.parent, order,
                 count,
             )  # fmt: skip
-        self._folds = Folds()
+        self._folds = foldedpaths.Folds()
         self.fold = np.zeros(owned.count, np.uint32)
         """The number of the fold of each."""
         self._folds.fold(order[:count], self.parent, owned.kinds, self.fold)
@@ -212,12 +206,12 @@ class BlockPaths:
         graph = self._owned.graph
         counts = np.zeros(self._folds.count, np.uint32)
         seen = np.zeros(self._owned.count, np.uint8)
-        count_on_way(self.parent, 0, self.fold, before, seen, counts)
+        foldedpaths.count_on_way(self.parent, 0, self.fold, before, seen, counts)
         counts[fold] += np.count_nonzero(seen[numbers] == 0)
         steps = []
         for each in self._folds.path(fold):
             kind = self._folds.kind(each)
-            if kind == ANY_KIND:
+            if kind == foldedpaths.ANY_KIND:
                 steps.append(PathStep("", 0, int(counts[each])))
             elif kind < self._owned.first_root:
                 steps.append(PathStep(*graph.kind_of(kind), int(counts[each])))
