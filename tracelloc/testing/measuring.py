@@ -145,7 +145,7 @@ _RUN: Final = pytest.StashKey[str | None]()
 _TYPE_WORDS: Final = (1, 3, 5)
 _UNITS: Final = "bytes", "blocks"
 _FIGURES: Final = "peak_bytes", "allocated_bytes", "allocated_blocks", "live_bytes", "live_blocks"
-_LOST: Final = {**dict.fromkeys(_FIGURES, 0), "problem": "its events are missing"}
+_LOST: Final = {**dict.fromkeys(_FIGURES, 0), "problem": "its figures were lost"}
 _NO_LEAKS: Final = {"leaked_bytes": 0, "leaked_blocks": 0, "leaks": ()}
 _MOST_BLOCKS: Final = 30_000  # That tests may leave until they are searched for
 # After how many tests, or how long, their figures are asked for.
@@ -292,13 +292,13 @@ class TestMemory:
             del item.runtest
             if own is not None:  # that of another plug-in
                 item.runtest = own  # type: ignore[method-assign]
-            # What only a cycle of references keeps is no leak.
-            _collect_since(collections)
             found: dict[str, Any] = {}
             # Another plug-in may have skipped the test, or the test have forked this process.
             if name in self._begun[-1:] and self._channel is not None:
-                end_part(limits.memory_bytes)
                 item.stash[_RUN] = name
+                # What only a cycle of references keeps is no leak.
+                _collect_since(collections)
+                end_part(limits.memory_bytes)
                 count = len(self._begun) - self._asked
                 if is_limited or count >= _MOST_WAITING or monotonic() > self._asked_s:
                     self._ask(channel, may_search=limits.leaks is not None)

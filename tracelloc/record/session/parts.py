@@ -38,6 +38,7 @@ class Parts:
         self._lock, self._drain = lock, drain
         self._sources, self._processes = sources, processes
         self._begins_ns: dict[int, int] = {}  # When parts began, by their numbers
+        self._number: int | None = None  # Of the part that goes on
         self._ended: dict[int, PartFigures] = {}  # By numbers of parts; not taken yet
         self._kept = Blocks.empty()  # Blocks of earlier parts that are still to be searched for
         self._searched_ns = 0  # When blocks were last searched for, or forgotten
@@ -49,13 +50,15 @@ class Parts:
         root, now_ns = self._processes.root, int(mark["time_ns"])
         kind, size = int(mark["address"]), int(mark["size_tag"]) & EVENT_SIZE_MASK
         if kind == PartMark.END:
-            number = next(reversed(self._begins_ns), 0)
-            self._ended[number] = root.part(size - 1 if size else None)
+            if self._number is not None:  # else its beginning was lost
+                self._ended[self._number] = root.part(size - 1 if size else None)
+            self._number = None
             return
         if kind == PartMark.KEEPS:
             self._kept = self._left()
         else:
             self._forget(now_ns)
+        self._number = size
         self._begins_ns[size] = now_ns
         root.begin_part(now_ns)
         if len(self._kept):
