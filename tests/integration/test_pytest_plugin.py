@@ -440,7 +440,7 @@ def test_a_test_that_closes_all_sockets(folder: Path) -> None:
 
 
 def test_a_worker_without_descriptors(folder: Path) -> None:
-    """Who has started it sees that it has closed its ends."""
+    """pytest-xdist sees the end of its streams, although tracelloc runs on."""
     text = "import os\ndef test_none():\n    os.closerange(3, 200)\n"
     output, _ = measured(folder, "none", text, "-n", "1", status=1)
     assert "crashed while running 'build/none/test_none.py::test_none'" in output

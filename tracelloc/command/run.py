@@ -145,10 +145,10 @@ class Run:
         self.troubles: list[Exception] = []  # Errors of writing, and errors that ended tracing
         self._is_unsaid = False  # Whether the last of them is still to be reported
         self.warnings: Sequence[str] = ()  # About files of filters and the like
-        # What to do on which signal; front-ends may have their own answers.
+        # What to do on which signal, in this order; front-ends may have their own answers.
         self.answers: dict[int, Callable[[], None]] = {
-            signal.SIGUSR1: self._write_now,
             signal.SIGUSR2: self._set_mark,
+            signal.SIGUSR1: self._write_now,
         }
         self.status = 0  # The exit status that the front-end decides; 0: it leaves that to others
         self._is_finishing = False
@@ -161,8 +161,10 @@ class Run:
         if self.signals.has_refused_stop:
             self.signals.has_refused_stop = False
             self.messages.say_above_progress("can't be suspended while processes are followed")
-        while self.signals.wishes:
-            self.answers[self.signals.wishes.pop()]()
+        for number, answer in self.answers.items():
+            if number in self.signals.wishes:
+                self.signals.wishes.remove(number)
+                answer()
 
     def _write_now(self) -> None:
         self.namers.patience_s = HURRY_PATIENCE_S

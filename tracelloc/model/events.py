@@ -49,7 +49,7 @@ class EventKind(IntEnum):
 
 
 class PartMark(IntEnum):
-    """What marks parts of a run (``enum part_mark``)."""
+    """The marks at the beginnings and ends of a run's parts (``enum part_mark``)."""
 
     END = 1
     PLAIN = 2

@@ -243,7 +243,7 @@ class TestMemory:
         self._unmeasured = 0
         self._runs = 0
         self._begun: list[str] = []  # Runs of the test functions that this process has begun
-        self._asked, self._asked_s = 0, monotonic()  # How many figures were asked for, and when
+        self._asked, self._due_s = 0, 0.0  # How many figures were asked for, and when more are due
         self._figures: dict[str, dict[str, Any]] = {}  # By runs
         self._unsent: dict[str, dict[str, Any]] = {}  # Figures that no report has
         self._leaks: dict[str, dict[str, Any]] = {}  # What searches have found, by runs
@@ -300,7 +300,7 @@ class TestMemory:
                 _collect_since(collections)
                 end_part(limits.memory_bytes)
                 count = len(self._begun) - self._asked
-                if is_limited or count >= _MOST_WAITING or monotonic() > self._asked_s:
+                if is_limited or count >= _MOST_WAITING or monotonic() > self._due_s:
                     self._ask(channel, may_search=limits.leaks is not None)
                     found = self._figures[name] | self._leaks.get(name, {})
         if lines := broken_limits(limits, found) if is_limited and found else []:
@@ -316,7 +316,7 @@ class TestMemory:
             if name not in self._figures:
                 self._figures[name] = self._unsent[name] = _LOST | problem | _NO_LEAKS
         live = self._figures[self._begun[-1]]["live_blocks"]
-        self._asked, self._asked_s = len(self._begun), monotonic() + _LONGEST_WAIT_S
+        self._asked, self._due_s = len(self._begun), monotonic() + _LONGEST_WAIT_S
         if (may_search and live) or (self._searches_all and self._unsearched > _MOST_BLOCKS):
             self._search(channel)
 

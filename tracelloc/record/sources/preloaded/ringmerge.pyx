@@ -107,8 +107,7 @@ _CALIBRATION_S = 0.002
 cdef enum:
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
     # Bit mask of possible kinds of events.
-    BLOCKS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
-    KINDS = BLOCKS | 1 << EVENT_PART
+    KINDS = (1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC) | 1 << EVENT_INNER_FREE | 1 << EVENT_PART
 
 cdef uint64_t NEVER = <uint64_t>-1
 cdef int64_t LONGEST_NS = 5_000_000_000  # longest time for a thread to write an event
